@@ -35,7 +35,7 @@ def user_topic_key(tenant_id: str, user_id: str) -> bytes:
 
 
 def partition_of(tenant_id: str, user_id: str, partitions: int) -> int:
-    """The partition of every record about a user, in every topic keyed by tenant|user (crc32, so that C and SQL can say it too)."""
+    """The partition of every record about a user, in every topic keyed by tenant|user: crc32, which any client has."""
     return zlib.crc32(user_topic_key(tenant_id, user_id)) % partitions
 
 

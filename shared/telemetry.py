@@ -35,7 +35,7 @@ def _add_trace(_: object, __: str, event: structlog.typing.EventDict) -> structl
 
 
 def configure(service: str, *, level: int = logging.INFO) -> None:
-    """Log JSON lines with `service`, `level`, `timestamp` and the current trace id; library logs join them from WARNING."""
+    """Log JSON lines with service, level, timestamp and the current trace id; libraries join them from WARNING on."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -1,6 +1,6 @@
 """Every topic, spelled once. A topic's domain and version are the proto package of its message.
 
-Records about a user are keyed tenant|user (feedback: tenant|user|target) and partitioned by `ids.partition_of`; other keys say so.
+Records about a user are keyed tenant|user (feedback: tenant|user|target) and partitioned by `ids.partition_of`.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Topic:
 
 
 def _log(name: str, retention: timedelta) -> Topic:
-    """An event log, bounded by time. Record times are append time, so that a wrong client clock cannot delete records early."""
+    """An event log, bounded by time. Records bear append time, so that a wrong client clock cannot delete them early."""
     milliseconds = str(int(retention.total_seconds() * 1000))
     return Topic(
         name,
@@ -62,7 +62,7 @@ ALL = (
 
 
 def ingress_topic(tenant_id: str) -> Topic:
-    """The topic a tenant's own back end produces PlayEvent records to; Kafka ACLs make the topic's name prove the tenant."""
+    """The topic a tenant's back end produces PlayEvent records to; Kafka ACLs make its name prove the tenant."""
     return _log(f"ingress.{tenant_id}.play-events.v1", timedelta(days=28))
 
 
