@@ -32,7 +32,8 @@ def column(values: Iterable[Any] | Array, dtype: str) -> Column:
 def array(message: Column, dtype: str, *, name: str, length: int | None = None) -> Array:
     """View the column as a read-only array [n] of `dtype` without copying.
 
-    Raises Permanent("bad_column") when its type is another, its bytes are no whole number of elements, or its length is not `length`.
+    Raises Permanent("bad_column") when its type is another, its bytes are no whole number of elements, or its length is
+    not `length`.
     """
     wanted = np.dtype("<" + dtype)
     if _TYPES.get(message.type) != wanted:

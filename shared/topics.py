@@ -18,7 +18,7 @@ class Topic:
 
 
 def _log(name: str, retention: timedelta) -> Topic:
-    """An event log, bounded by time. Records bear append time, so that a wrong client clock cannot delete them early."""
+    """An event log, bounded by time. Records bear append time, so that a wrong clock cannot delete them early."""
     milliseconds = str(int(retention.total_seconds() * 1000))
     return Topic(
         name,
