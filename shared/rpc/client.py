@@ -41,7 +41,7 @@ _tenant: ContextVar[str | None] = ContextVar("tenant_scope", default=None)
 
 @contextmanager
 def tenant_scope(tenant_id: str) -> Iterator[None]:
-    """Calls made inside (by this task and those it starts) act for this tenant; for service-scope tokens."""
+    """Let calls made inside (by this task and those it starts) act for this tenant: for service-scope tokens."""
     token = _tenant.set(tenant_id)
     try:
         yield
@@ -57,7 +57,7 @@ def channel(
     max_response_bytes: int = 16 * 1024 * 1024,
     options: Sequence[tuple[str, int | str]] = (),
 ) -> "Channel":
-    """A channel to host:port for generated stubs: `async with channel(...) as c: await XStub(c).Get(request)`.
+    """Open a channel to host:port that generated stubs take as theirs: `await XStub(opened).Get(request)`.
 
     A call without `timeout=` gets `default_deadline_s`, and inside an rpc never more than that rpc has left. Failures
     raise Transient, Permanent or a subclass of `shared.rpc.errors`. One channel per process and address is enough.
@@ -118,8 +118,8 @@ class Channel:
         async def answer(
             request: Any,
             *,
-            timeout: float | None = None,
-            metadata: Sequence[tuple[str, str]] = (),  # noqa: ASYNC109  grpc's own word
+            timeout: float | None = None,  # noqa: ASYNC109  grpc's own word
+            metadata: Sequence[tuple[str, str]] = (),
         ) -> Any:
             sent = _Requests(request) if isinstance(request, AsyncIterator) else request
             try:
@@ -136,8 +136,8 @@ class Channel:
         async def answers(
             request: Any,
             *,
-            timeout: float | None = None,
-            metadata: Sequence[tuple[str, str]] = (),  # noqa: ASYNC109  grpc's own word
+            timeout: float | None = None,  # noqa: ASYNC109  grpc's own word
+            metadata: Sequence[tuple[str, str]] = (),
         ) -> AsyncIterator[Any]:
             sent = _Requests(request) if isinstance(request, AsyncIterator) else request
             running = call(sent, timeout=self._deadline_s(timeout), metadata=self._metadata(metadata))
@@ -190,7 +190,7 @@ class _Requests:
 
 
 def _raise_if_not_cancelled(sent: Any) -> None:
-    """grpc also raises CancelledError when the call was cancelled and the task was not."""
+    """Tell a cancelled call from a cancelled task: grpc raises CancelledError for both."""
     if isinstance(sent, _Requests) and sent.error is not None:
         raise sent.error
     task = asyncio.current_task()

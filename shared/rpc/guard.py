@@ -40,8 +40,9 @@ Behaviour = Callable[[Any, Any], Awaitable[bytes | None]]
 
 
 class Guard:
-    """Puts the path in front of handlers. It runs the handler as the last step of admission, never beside a refusal:
-    what grpc calls is our own coroutine, and a refused call has no way from there into the handler's body.
+    """Puts the path in front of handlers.
+
+    What grpc calls is our own coroutine; a refused call has no way from there into the handler's body.
     """
 
     def __init__(self, verifier: Verifier, metrics: Metrics, max_concurrent: int) -> None:
@@ -50,7 +51,7 @@ class Guard:
         self._max_concurrent = max_concurrent
 
     def wrap(self, method: str, policy: Policy, handler: Any) -> Any:
-        """The handler that grpc gets. It takes and gives bytes, so that sizes and parse errors are ours to judge."""
+        """The handler that grpc gets: in bytes, so that sizes and parse errors are ours to judge."""
         behaviour = self._behaviour(method, policy, _runner(method, policy, handler))
         if handler.response_streaming:
             make = (
@@ -92,14 +93,14 @@ class Guard:
 
     async def _run(
         self, method: str, budget_s: float, run: Behaviour, request: Any, context: Any
-    ) -> "bytes | None | _Ending":
+    ) -> "bytes | _Ending | None":
         limit = asyncio.timeout(budget_s)
         try:
             async with limit:
                 answer = await run(request, context)
         except (Permanent, Transient) as error:
             if not _is_ours(error):
-                return self._failed(method)
+                return self._failed(method, error)
             if isinstance(error, Permanent):
                 self._metrics.ended(method, error.reason)
             elif isinstance(error, Exhausted):
@@ -112,28 +113,28 @@ class Guard:
             # The handler chose a status through its context: that is its answer, and grpc insists on this exception.
             self._metrics.ended(method, "aborted")
             raise
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 self._metrics.ended(method, "cancelled")
                 raise
             # Something inside the handler was cancelled, not the call: grpc would leave the client without an answer.
-            return self._failed(method)
-        except TimeoutError:
+            return self._failed(method, error)
+        except TimeoutError as error:
             if not limit.expired():
-                return self._failed(method)
+                return self._failed(method, error)
             self._metrics.ended(method, "deadline_exceeded")
             log.warning("rpc.deadline_exceeded", method=method, budget_s=round(budget_s, 3))
             return _Ending(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, "deadline_exceeded")
-        except Exception:  # noqa: BLE001  the boundary: whatever it is, its text stays in the log
-            return self._failed(method)
+        except Exception as error:  # noqa: BLE001  the boundary: whatever it is, its text stays in the log
+            return self._failed(method, error)
         self._metrics.ended(method, "ok")
         return answer
 
-    def _failed(self, method: str) -> "_Ending":
+    def _failed(self, method: str, error: BaseException) -> "_Ending":
         error_id = secrets.token_hex(8)
         self._metrics.ended(method, "failed")
-        log.exception("rpc.failed", method=method, error_id=error_id)
+        log.error("rpc.failed", method=method, error_id=error_id, exc_info=error)
         return _Ending(grpc.StatusCode.INTERNAL, f"error {error_id}; see the log event rpc.failed", "internal")
 
     def _authenticate(self, metadata: Metadata) -> Principal:
@@ -166,7 +167,7 @@ def _ending(error: Permanent | Transient) -> _Ending:
 
 
 def _is_ours(error: Permanent | Transient) -> bool:
-    """False when another service refused *our* token: that is our fault, and must not look like the caller's."""
+    """Tell a refusal of the caller from one of *our* token by another service, which is no fault of the caller."""
     return not (
         isinstance(error, PermissionDenied | Unauthenticated) and isinstance(error.__cause__, grpc.aio.AioRpcError)
     )
@@ -184,7 +185,7 @@ def _budget_s(asked_s: float | None, policy: Policy) -> float:
 
 
 def _admit(caller: Principal, metadata: Metadata, policy: Policy) -> Principal:
-    """The principal with the tenant this call is for; PermissionDenied where the policy does not let it in."""
+    """Find the tenant this call is for; PermissionDenied where the policy does not let it in."""
     if caller.scope not in policy.scopes:
         raise PermissionDenied("scope_denied", f"This method is not for tokens of scope {caller.scope}.")
     named = metadata.get(TENANT_HEADER)
@@ -198,7 +199,7 @@ def _admit(caller: Principal, metadata: Metadata, policy: Policy) -> Principal:
 
 
 def _runner(method: str, policy: Policy, handler: Any) -> Behaviour:
-    """The four kinds of handler as one kind of coroutine, so that the deadline also covers a slow reader."""
+    """Make the four kinds of handler one kind of coroutine, so that the deadline also covers a slow reader."""
     body = next(filter(None, (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)))
     is_stream = inspect.isasyncgenfunction(body)
     if is_stream != handler.response_streaming or not (is_stream or inspect.iscoroutinefunction(body)):

@@ -4,8 +4,10 @@ from collections import Counter
 
 
 class Metrics:
-    """Counts since the last `take`. Outcomes: "ok", "shed", "cancelled", "failed", "unavailable", "deadline_exceeded",
-    and for a refused call the reason code of its error.
+    """Counts since the last `take`.
+
+    Outcomes: "ok", "shed", "cancelled", "failed", "unavailable", "deadline_exceeded", "aborted" (by the handler
+    itself), and for a refused call the reason code of its error.
     """
 
     def __init__(self) -> None:
@@ -19,7 +21,7 @@ class Metrics:
         return sum(n for (_, found), n in self._ended.items() if found == outcome)
 
     def take(self) -> dict[str, dict[str, int]]:
-        """Method → outcome → calls, and start again from zero."""
+        """Give method → outcome → calls, and start again from zero."""
         taken: dict[str, dict[str, int]] = {}
         for (method, outcome), calls in sorted(self._ended.items()):
             taken.setdefault(method, {})[outcome] = calls

@@ -36,7 +36,7 @@ current: ContextVar[Principal] = ContextVar("principal")
 
 
 def principal() -> Principal:
-    """The caller of the current rpc. Outside one this is a mistake in the program: LookupError."""
+    """Tell the caller of the current rpc. Outside one this is a mistake in the program: LookupError."""
     return current.get()
 
 
@@ -47,7 +47,7 @@ def require_tenant(caller: Principal) -> TenantId:
 
 
 def require_user(caller: Principal, user_id: str) -> None:
-    """A user-scope caller may name itself only; every other scope may name any user of its own tenant."""
+    """Let a user-scope caller name itself only, and every other scope any user of its own tenant."""
     require_tenant(caller)
     if caller.scope is Scope.USER and caller.subject != user_id:
         raise PermissionDenied("other_user", "This token allows calls about its own user only.")

@@ -158,7 +158,7 @@ class _Registrar:
         return [f"/{service}/{name}" for service, handlers in self.services.items() for name in handlers]
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """The same handlers again in an opaque form, which generated code registers first."""
+        """Ignore these: the same handlers in an opaque form, which generated code registers first."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         self.services[service] = dict(handlers)

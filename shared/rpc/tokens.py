@@ -25,7 +25,7 @@ CACHED_TOKENS = 4096
 
 
 def generate_key_pair() -> tuple[str, str]:
-    """A new (private, public) key pair as PEM text. Only what mints tokens has the private one."""
+    """Make a new (private, public) key pair as PEM text. Only what mints tokens has the private one."""
     private = Ed25519PrivateKey.generate()
     return (
         private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode(),
@@ -34,7 +34,7 @@ def generate_key_pair() -> tuple[str, str]:
 
 
 def mint(private_pem: str, *, tenant_id: str | None, subject: str, scope: Scope, now: datetime, ttl: timedelta) -> str:
-    """A signed token. ValueError: an app or user token without a tenant, a service token with one, or no subject."""
+    """Sign a token. ValueError: an app or user token without a tenant, a service token with one, or no subject."""
     claims = {
         "sub": subject,
         "scope": scope.value,
@@ -66,7 +66,7 @@ class Verifier:
         self._valid: dict[str, tuple[Principal, int]] = {}
 
     def verify(self, token: str) -> Principal:
-        """The principal of a valid token, else Unauthenticated with one fixed sentence."""
+        """Tell the principal of a valid token, else raise Unauthenticated with one fixed sentence."""
         caller, expires_at = self._valid.get(token) or self._decode(token)
         if expires_at <= self._clock.now().timestamp():
             self._valid.pop(token, None)
@@ -97,7 +97,7 @@ class Verifier:
 
 
 def _principal(claims: dict[str, Any]) -> Principal | None:
-    """The principal that these claims describe; None where they contradict each other."""
+    """Read the principal that these claims describe; None where they contradict each other."""
     tenant_id, subject, scope = claims.get("ten"), claims["sub"], claims["scope"]
     if scope not in list(Scope) or not isinstance(subject, str) or not subject:
         return None
