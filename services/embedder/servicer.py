@@ -10,7 +10,7 @@ from services.embedder.engine import Engine
 from shared.columns import array, column, splits
 from shared.errors import Permanent
 from shared.rpc.policy import Policies, Policy
-from shared.rpc.principal import Scope, tenant
+from shared.rpc.principal import Scope, principal, require_tenant
 from shared.two_tower.data import Histories, Lists
 
 MAX_USERS = 4096
@@ -32,7 +32,7 @@ class EmbeddingServicer(EmbeddingServiceServicer):
         self._engine = engine
 
     async def GetRelease(self, request: pb.GetReleaseRequest, context: ServicerContext) -> pb.GetReleaseResponse:  # noqa: ARG002, N802
-        serving = self._engine.serving(tenant())
+        serving = self._engine.serving(require_tenant(principal()))
         answer = pb.GetReleaseResponse(release_id=serving.release.release_id, track_count=len(serving.scorer))
         answer.released_at.FromDatetime(serving.release.released_at)
         return answer
@@ -44,7 +44,7 @@ class EmbeddingServicer(EmbeddingServiceServicer):
         if not 1 <= request.k <= MAX_K:
             raise Permanent("bad_k", f"Ask for 1 to {MAX_K} tracks, not {request.k}.")
         scores = await self._engine.score(
-            tenant(),
+            require_tenant(principal()),
             request.release_id,
             histories,
             read_lists(request, "extra", len(histories)),
