@@ -6,9 +6,9 @@ from datetime import date
 import structlog
 from google.protobuf.message import DecodeError
 from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist
+from shared.postgres import Transaction
 
 from services.playlists.store import StoredList, keep_newest
-from shared.postgres import Transaction
 
 log = structlog.get_logger()
 

@@ -60,7 +60,9 @@ class Archive:
                 kept = seen.get((event.user_id, event.event_id))
                 if kept is None or _order(event) < _order(kept):
                     seen[event.user_id, event.event_id] = event
-        return sorted(seen.values(), key=lambda event: (event.user_id, event.track_id, event.started_at_ms, event.event_id))
+        return sorted(
+            seen.values(), key=lambda event: (event.user_id, event.track_id, event.started_at_ms, event.event_id)
+        )
 
     def tenants(self) -> dict[str, int]:
         """How many rows, repeats included, the archive holds of each tenant."""
