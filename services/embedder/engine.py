@@ -31,7 +31,7 @@ class Serving:
 
 
 class Engine:
-    """Serves each tenant's newest release that could be loaded; one that cannot be loaded leaves the old one serving."""
+    """Serves each tenant's newest release that could be loaded: one that cannot be leaves the old one serving."""
 
     def __init__(self, registry: Registry, *, threads: int) -> None:
         self._registry = registry

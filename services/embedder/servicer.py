@@ -31,13 +31,13 @@ class EmbeddingServicer(EmbeddingServiceServicer):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def GetRelease(self, request: pb.GetReleaseRequest, context: ServicerContext) -> pb.GetReleaseResponse:  # noqa: ARG002, N802
+    async def GetRelease(self, request: pb.GetReleaseRequest, context: ServicerContext) -> pb.GetReleaseResponse:
         serving = self._engine.serving(require_tenant(principal()))
         answer = pb.GetReleaseResponse(release_id=serving.release.release_id, track_count=len(serving.scorer))
         answer.released_at.FromDatetime(serving.release.released_at)
         return answer
 
-    async def ScoreUsers(self, request: pb.ScoreUsersRequest, context: ServicerContext) -> pb.ScoreUsersResponse:  # noqa: ARG002, N802
+    async def ScoreUsers(self, request: pb.ScoreUsersRequest, context: ServicerContext) -> pb.ScoreUsersResponse:
         histories = read_histories(request.histories)
         if not 1 <= len(histories) <= MAX_USERS:
             raise Permanent("bad_user_count", f"Send 1 to {MAX_USERS} users, not {len(histories)}.")

@@ -24,10 +24,10 @@ class PlaylistServicer(PlaylistServiceServicer):
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def GetDailyPlaylist(  # noqa: N802
+    async def GetDailyPlaylist(
         self,
         request: pb.GetDailyPlaylistRequest,
-        context: ServicerContext,  # noqa: ARG002
+        context: ServicerContext,
     ) -> pb.GetDailyPlaylistResponse:
         caller = principal()
         user_id = request.user_id or (caller.subject if caller.scope is Scope.USER else "")
@@ -36,9 +36,7 @@ class PlaylistServicer(PlaylistServiceServicer):
         require_user(caller, user_id)
         found = await store.find(self._db, require_tenant(caller), user_id, _date(request))
         if found is None:
-            raise NotFound(
-                "no_list", "There is no list of this listener for that date: it is made when their day begins."
-            )
+            raise NotFound("no_list", "This listener has no list for that date: one is made when their day begins.")
         answer = pb.GetDailyPlaylistResponse()
         answer.playlist.ParseFromString(found)
         return answer
