@@ -1,4 +1,4 @@
-"""How every service's process starts and ends: settings, logs, one event loop, and one sentence when it cannot go on."""
+"""How every service's process starts and ends: settings, logs, one event loop, one sentence when it cannot go on."""
 
 import gc
 import sys
@@ -18,7 +18,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def run(service: str, settings_type: type[S], serve: Callable[[S], Coroutine[Any, Any, None]]) -> None:
-    """Read the settings, then serve until the service ends. Unusable, here or later: one sentence on stderr, exit status 2."""
+    """Read the settings, then serve until the service ends. Unusable, here or later: one sentence, exit status 2."""
     settings = load(settings_type)
     telemetry.configure(service)
     # What start-up made lives as long as the process: keep the collector from walking it again and again.
