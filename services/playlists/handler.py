@@ -14,7 +14,7 @@ log = structlog.get_logger()
 
 
 async def keep(tx: Transaction, values: Sequence[bytes]) -> None:
-    """The effect of one run of records. One that is no list is logged and skipped: only the materialiser writes here."""
+    """The effect of one run of records. One that is no list is logged and skipped: the materialiser alone writes."""
     lists: list[StoredList] = []
     unreadable = 0
     for value in values:
