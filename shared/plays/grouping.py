@@ -1,8 +1,8 @@
 """Group the play events of ONE user and ONE track into plays, and count plays by UTC day. Pure.
 
 Two events belong to one play when they
-* start within 2 s of each other, or overlap in time by more than 2 s (one song cannot play twice at once on one account:
-  it is the same play by two routes; a loop's passes only touch, so they stay separate plays), or
+* start within 2 s of each other, or overlap in time by more than 2 s (one song cannot play twice at once on one
+  account: it is the same play by two routes; a loop's passes only touch, so they stay separate plays), or
 * share a `playback_id` and start at most 24 h apart (pause and resume).
 "Belong together" is transitive, so a set of events has exactly one grouping: order and repeats do not matter.
 
@@ -60,7 +60,7 @@ class Counts(NamedTuple):
 
 
 def is_listen(played_ms: int | None, duration_ms: int | None) -> bool:
-    """Half the track or 240 s; 30 s where its length is unknown. Of unknown time is a scrobble: its source has judged."""
+    """Half the track or 240 s; 30 s where its length is unknown. A scrobble tells no time: its source has judged."""
     if played_ms is None:
         return True
     if not duration_ms:

@@ -14,7 +14,7 @@ class Pool(NamedTuple):
 def choose(
     pool: Pool, left: Sequence[int], used: dict[int, int], *, cap: int, familiar: int, discoveries: int
 ) -> list[int]:
-    """Ascending positions of `pool`, out of `left` (ascending). `used` counts songs by artist and is brought up to date.
+    """Ascending positions of `pool`, out of `left` (ascending). `used` counts songs by artist and is kept up to date.
 
     Both numbers are met exactly wherever the cap lets any choice meet both; where a side runs short the other fills up.
     """

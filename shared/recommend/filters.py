@@ -9,7 +9,7 @@ from shared.recommend.values import Candidates, CatalogueColumns, Listener, Rule
 def judge(
     ranked: Candidates, listener: Listener, catalogue: CatalogueColumns, rules: Rules, today: int
 ) -> NDArray[np.int8]:
-    """The verdict int8[n] of each candidate of `ranked` (best first). `today`: the playlist date, days since the epoch."""
+    """The verdict int8[n] of each candidate of `ranked` (best first). `today`: the playlist date in epoch days."""
     row = ranked.row
     verdict = np.zeros(len(row), dtype=np.int8)
     if not len(row) or not len(catalogue):

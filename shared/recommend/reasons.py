@@ -1,6 +1,7 @@
 """The reason of each recommendation: the most telling claim that the listener's own history bears out."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ def reasons(
     row: I32,
     evidence: I32,
     listener: Listener,
+    *,
     catalogue: CatalogueColumns,
     popular: Popular,
     rules: Rules,
@@ -39,43 +41,45 @@ def reasons(
         popular.mask[row].tolist(),
         strict=True,
     )
-    return [_reason(*fact, rest_days=rules.rest_days) for fact in facts]
+    return [_reason(_Facts(*fact), rules.rest_days) for fact in facts]
 
 
-def _reason(
-    row: int,
-    evidence: int,
-    artist: int,
-    genre: int,
-    loved: bool,
-    evidence_loved: bool,
-    plays: int,
-    listens: int,
-    days_unheard: int,
-    evidence_listens: int,
-    artist_listens: int,
-    genre_listens: int,
-    popular: bool,
-    *,
-    rest_days: int,
-) -> Reason:
-    if loved:
-        return Reason(ReasonKind.BECAUSE_YOU_LOVED, track=row)
-    if plays and days_unheard >= rest_days:
-        return Reason(ReasonKind.NOT_HEARD_FOR, number=days_unheard)
-    if listens >= 2:
-        return Reason(ReasonKind.YOU_OFTEN_PLAY, track=row, number=listens)
-    if evidence_loved:
-        return Reason(ReasonKind.BECAUSE_YOU_LOVED, track=evidence)
-    if plays:
-        return Reason(ReasonKind.YOU_HAVE_PLAYED, track=row, number=plays)
-    if artist_listens:
-        return Reason(ReasonKind.UNHEARD_FROM_ARTIST, artist=artist, number=artist_listens)
-    if evidence_listens:
-        return Reason(ReasonKind.BECAUSE_YOU_PLAY, track=evidence, number=evidence_listens)
-    if popular and genre_listens:
-        return Reason(ReasonKind.POPULAR_IN_GENRE, genre=genre, number=genre_listens)
-    return Reason(ReasonKind.POPULAR if popular else ReasonKind.NONE)
+class _Facts(NamedTuple):
+    """What the history says of one recommended row; counts are 0 where it says nothing."""
+
+    row: int
+    evidence: int
+    artist: int
+    genre: int
+    loved: bool
+    evidence_loved: bool
+    plays: int
+    listens: int
+    days_unheard: int
+    evidence_listens: int
+    artist_listens: int
+    genre_listens: int
+    popular: bool
+
+
+def _reason(of: _Facts, rest_days: int) -> Reason:
+    if of.loved:
+        return Reason(ReasonKind.BECAUSE_YOU_LOVED, track=of.row)
+    if of.plays and of.days_unheard >= rest_days:
+        return Reason(ReasonKind.NOT_HEARD_FOR, number=of.days_unheard)
+    if of.listens >= 2:
+        return Reason(ReasonKind.YOU_OFTEN_PLAY, track=of.row, number=of.listens)
+    if of.evidence_loved:
+        return Reason(ReasonKind.BECAUSE_YOU_LOVED, track=of.evidence)
+    if of.plays:
+        return Reason(ReasonKind.YOU_HAVE_PLAYED, track=of.row, number=of.plays)
+    if of.artist_listens:
+        return Reason(ReasonKind.UNHEARD_FROM_ARTIST, artist=of.artist, number=of.artist_listens)
+    if of.evidence_listens:
+        return Reason(ReasonKind.BECAUSE_YOU_PLAY, track=of.evidence, number=of.evidence_listens)
+    if of.popular and of.genre_listens:
+        return Reason(ReasonKind.POPULAR_IN_GENRE, genre=of.genre, number=of.genre_listens)
+    return Reason(ReasonKind.POPULAR if of.popular else ReasonKind.NONE)
 
 
 def _at(column: I32, position: NDArray[np.intp], found: NDArray[np.bool_]) -> list[int]:

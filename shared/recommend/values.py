@@ -97,8 +97,9 @@ class Candidates:
 class Listener:
     """What is known of one listener. Make it with `of`: rows ascend and stand once each.
 
-    heard_row int32[h] with plays, listens, last_played_day (UTC, days since the epoch) int32[h]; a track with at least one
-    play, be it a skip, is heard. recommended_row int32[r] with recommended_day (the newest playlist date it stood in).
+    heard_row int32[h] with plays, listens, last_played_day (UTC, days since the epoch) int32[h]; a track with at least
+    one play, be it a skip, is heard. recommended_row int32[r] with recommended_day (the newest playlist date it stood
+    in). A banned track stands in `disliked`.
     """
 
     heard_row: I32
@@ -127,7 +128,7 @@ class Listener:
         recommended_day: ArrayLike = (),
         familiar_share: float | None = None,
     ) -> Self:
-        """From columns in any order; rows of -1 (tracks that the catalogue lacks) are left out. A banned track: `disliked`."""
+        """From columns in any order; rows of -1 (tracks that the catalogue lacks) are left out."""
         heard, order, keep = _ascending(int32(heard_row))
         played, listened, last_day = (int32(column)[order] for column in (plays, listens, last_played_day))
         if keep is not None:  # the same row twice, as after a merge of two tracks
