@@ -171,14 +171,14 @@ class KafkaLog:
         )
         member = _KafkaMember(consumer)
         listener = _Listener(member, on_assigned, on_revoked)
-        if pattern is None:
-            consumer.subscribe([topic.name for topic in topics], listener=listener)
-        else:
-            names = "|".join([*(f"^{re.escape(topic.name)}$" for topic in topics), pattern])
-            consumer.subscribe(pattern=names, listener=listener)
         try:
             with _translated(f"join group {group}"):
-                await consumer.start()
+                await consumer.start()  # before it subscribes, so that it does not wait for its first partitions
+            if pattern is None:
+                consumer.subscribe([topic.name for topic in topics], listener=listener)
+            else:
+                names = "|".join([*(f"^{re.escape(topic.name)}$" for topic in topics), pattern])
+                consumer.subscribe(pattern=names, listener=listener)
             yield member
         finally:
             await _stopped(consumer)

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 import structlog
@@ -137,9 +138,9 @@ class Loop:
 
     async def _begin(self, member: Member, worker: _Worker) -> None:
         partition = worker.partition
-        offset = await self._retrying(worker, lambda: self._steps.begin(partition))
+        offset = await self._retrying(worker, partial(self._steps.begin, partition))
         if offset is None:
-            offset = await self._retrying(worker, lambda: member.position(partition))
+            offset = await self._retrying(worker, partial(member.position, partition))
         else:
             member.seek(partition, offset)
         self._progress.began(partition, offset)
@@ -153,7 +154,7 @@ class Loop:
             worker.busy = True
             self._progress.fetched(partition, records[-1].offset + 1)
             try:
-                done = await self._retrying(worker, lambda batch=records: self._steps.apply(partition, batch))  # type: ignore[misc]
+                done = await self._retrying(worker, partial(self._steps.apply, partition, records))
             finally:
                 worker.busy = False
                 worker.polling_since = time.monotonic()
