@@ -89,6 +89,15 @@ async def create_database(admin_url: str, name: str = DATABASE) -> None:
         await connection.close()
 
 
+async def drop_database(admin_url: str, name: str) -> None:
+    """Drop it, whoever is still connected."""
+    connection = await asyncpg.connect(with_database(admin_url, "postgres"), timeout=10)
+    try:
+        await connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+    finally:
+        await connection.close()
+
+
 def with_database(url: str, name: str) -> str:
     return urlsplit(url)._replace(path=f"/{name}").geturl()
 
