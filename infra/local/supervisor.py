@@ -126,7 +126,8 @@ class Supervisor:
         if not await self._becomes_ready(life):
             failure = life.failure or self._too_slow(life)
             await self._end(life)
-            life.keeper.result()
+            if not life.keeper.cancelled():
+                life.keeper.result()
             raise failure
 
     def pid(self, name: str) -> int:
