@@ -59,7 +59,7 @@ def _kill_descendants(child: int | None) -> None:
             return
 
 
-def _become(log: str, argv: list[str], guard: int) -> None:
+def _become(log: int, argv: list[str], guard: int) -> None:
     """In the new process: turn into the program. Its own session keeps a Ctrl-C in the terminal from reaching it."""
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -69,10 +69,9 @@ def _become(log: str, argv: list[str], guard: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(nothing, _STDIN)
-    os.dup2(out, _STDOUT)
-    os.dup2(out, 2)
+    os.dup2(log, _STDOUT)
+    os.dup2(log, 2)
     try:
         os.execvp(argv[0], argv)  # noqa: S606  no shell is wanted
     except OSError as error:
@@ -102,11 +101,12 @@ def main(log: str, argv: list[str]) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     guard = os.getpid()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     child = os.fork()
     if child == 0:
         for normal in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(normal, signal.SIG_DFL)
-        _become(log, argv, guard)
+        _become(output, argv, guard)
     _say(pid=child)
     while True:
         ready, _, _ = select.select([_STDIN, wake], [], [])
