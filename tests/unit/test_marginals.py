@@ -24,7 +24,7 @@ def _tenant(tenant_id: str, user: list[int], track: list[int], session: list[int
     return TenantWorld(tenant_id, tracks, Listeners(["u-1", "u-2", "u-3"], [None] * 3, [""] * 3), plays)
 
 
-def test_marginals_of_a_small_world_are_counted_by_hand():
+def test_marginals_of_a_small_world_are_counted_by_hand() -> None:
     one = _tenant("one", [0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 1, 2], ["a", "b"])
     two = _tenant("two", [0, 2], [0, 0], [0, 1], ["a"])
     measured = marginals(World((one, two)))
@@ -38,18 +38,18 @@ def test_marginals_of_a_small_world_are_counted_by_hand():
     assert measured.total.session_plays[0] == 1.0
 
 
-def test_last_days_keeps_only_the_end():
+def test_last_days_keeps_only_the_end() -> None:
     one = _tenant("one", [0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 1, 2], ["a", "b"])
     assert len(last_days(World((one,)), 2).tenants[0].plays) == 2
 
 
-def test_a_world_without_plays_has_zero_measures():
+def test_a_world_without_plays_has_zero_measures() -> None:
     measured = marginals(World((_tenant("one", [], [], [], ["a"]),)))
     assert measured.total.plays == 0
     assert measured.total.plays_per_listener == (0.0, 0.0, 0.0)
 
 
-def test_the_default_world_is_near_set_d():
+def test_the_default_world_is_near_set_d() -> None:
     """Set D: sessions 8/25/78, top 1 % has 10.4 %, listeners 4.3 and 12.5 medians at p90 and p99, 18 % repeats."""
     world = generate(UNTIL)
     total, five_days = marginals(world).total, marginals(last_days(world, 5)).total
@@ -63,7 +63,7 @@ def test_the_default_world_is_near_set_d():
     assert 10 <= five_days.plays_per_listener[0] <= 18
 
 
-def test_the_table_has_a_column_for_set_d_only_when_it_is_there():
+def test_the_table_has_a_column_for_set_d_only_when_it_is_there() -> None:
     world = generate(UNTIL, scale=0.05)
     without, beside = compare_table(world, None), compare_table(world, world)
     assert [column.header for column in without.columns] == ["", "aurora", "birch", "total", "last 5 days"]

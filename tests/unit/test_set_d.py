@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_play_is_in_one_tenant_in_time_order(folder: Path):
+def test_every_play_is_in_one_tenant_in_time_order(folder: Path) -> None:
     world = load_set_d(folder, UNTIL)
     users = [set(tenant.listeners.user_id) for tenant in world.tenants]
     assert set.union(*users) == {"u-7", "u-8", "u-9"}
@@ -39,7 +39,7 @@ def test_every_play_is_in_one_tenant_in_time_order(folder: Path):
     assert all((np.diff(tenant.plays.started_at_ms) >= 0).all() for tenant in world.tenants)
 
 
-def test_one_shift_of_whole_days_ends_the_plays_yesterday(folder: Path):
+def test_one_shift_of_whole_days_ends_the_plays_yesterday(folder: Path) -> None:
     world = load_set_d(folder, UNTIL)
     starts = np.sort(np.concatenate([tenant.plays.started_at_ms for tenant in world.tenants]))
     last = datetime.fromtimestamp(starts[-1] / 1000, UTC)
@@ -49,34 +49,34 @@ def test_one_shift_of_whole_days_ends_the_plays_yesterday(folder: Path):
     assert starts[0] == 1397982525_000 + shift_ms
 
 
-def test_what_the_files_lack_is_absent(folder: Path):
+def test_what_the_files_lack_is_absent(folder: Path) -> None:
     tenant = load_set_d(folder, UNTIL).tenants[0]
     tracks = tenant.tracks
     assert tracks.title == ["Track 100", "Track 101", "Track 102"]
     assert tracks.artist_name == ["Artist 9", "Artist 9", "Artist 10"]
-    assert set(tracks.genre) == set(tracks.duration_ms) == set(tracks.released_on) == {None}
+    assert {*tracks.genre, *tracks.duration_ms, *tracks.released_on} == {None}
     assert set(tenant.listeners.zone) <= {None}
     assert (tenant.plays.played_ms == -1).all()
 
 
-def test_tag_zero_means_unlinked_and_is_left_out(folder: Path):
+def test_tag_zero_means_unlinked_and_is_left_out(folder: Path) -> None:
     tracks = load_set_d(folder, UNTIL).tenants[0].tracks
     assert tracks.tags == [(("tag-21", 1.0), ("tag-873", 1.0)), (), ()]
 
 
-def test_loading_twice_gives_the_same_event_ids(folder: Path):
+def test_loading_twice_gives_the_same_event_ids(folder: Path) -> None:
     one, two = load_set_d(folder, UNTIL), load_set_d(folder, UNTIL)
     for a, b in zip(one.tenants, two.tenants, strict=True):
         assert np.array_equal(a.plays.event_id, b.plays.event_id)
 
 
-def test_a_missing_folder_is_one_sentence(tmp_path: Path):
+def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(WorldUnavailable, match="MEIRI_DATA must name the folder") as caught:
         load_set_d(tmp_path / "nowhere", UNTIL)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_tag_file_is_one_sentence(folder: Path):
+def test_a_missing_tag_file_is_one_sentence(folder: Path) -> None:
     (folder / "item_tags.csv").unlink()
     with pytest.raises(WorldUnavailable, match=r"item_tags\.csv"):
         load_set_d(folder, UNTIL)
@@ -92,13 +92,13 @@ def test_a_missing_tag_file_is_one_sentence(folder: Path):
         ("", "needs the columns"),
     ],
 )
-def test_a_damaged_file_is_one_sentence(folder: Path, text: str, sentence: str):
+def test_a_damaged_file_is_one_sentence(folder: Path, text: str, sentence: str) -> None:
     (folder / "events.csv").write_text(text)
     with pytest.raises(WorldUnavailable, match=sentence):
         load_set_d(folder, UNTIL)
 
 
-def test_the_real_set_d_has_its_known_marginals():
+def test_the_real_set_d_has_its_known_marginals() -> None:
     data = os.environ.get("MEIRI_DATA")
     if not data:
         pytest.skip("MEIRI_DATA is not set: the real set D is not here")
