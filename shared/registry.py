@@ -34,10 +34,10 @@ class ReleaseContent:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRef:
-    """Where a release lies (file URI of its folder) and the sha256 of its manifest: enough to trust its bytes."""
+    """Where a release lies (file URI of its folder) and the sha256 (32 bytes) of its manifest: enough to trust it."""
 
     uri: str
-    sha256: str
+    sha256: bytes
 
 
 class Registry:
@@ -50,7 +50,7 @@ class Registry:
     ) -> ReleaseRef:
         """Write a release atomically and durably. Raises Permanent when its id is taken by other bytes."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", release_id):
-            raise Permanent("release.bad_id", "A release id is made of letters, digits, dots, dashes and underscores.")
+            raise Permanent("release_bad_id", "A release id is made of letters, digits, dots, dashes and underscores.")
         manifest = {
             **content.facts,
             "schema_version": SCHEMA_VERSION,
@@ -58,7 +58,7 @@ class Registry:
             "tenant": tenant,
             "created_at": created_at.isoformat(),
             "code_version": code_version,
-            "files": {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in content.files.items()},
+            "files": {name: {"sha256": _sha256(data).hex(), "bytes": len(data)} for name, data in content.files.items()},
         }
         manifest_bytes = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False).encode()
         place = self._root / quote(tenant, safe="") / release_id
@@ -89,18 +89,18 @@ class Registry:
         manifest = json.loads(_read(place / MANIFEST))
         if manifest["schema_version"] > SCHEMA_VERSION:
             raise Permanent(
-                "release.too_new",
+                "release_too_new",
                 f"Release {place.name} has schema {manifest['schema_version']}, this code reads up to {SCHEMA_VERSION}:"
                 " upgrade this service first.",
             )
         for name, facts in manifest["files"].items():
-            if _sha256(_read(place / name)) != facts["sha256"]:
+            if _sha256(_read(place / name)) != bytes.fromhex(facts["sha256"]):
                 raise _corrupt(place, f"the sha256 of {name} differs from its manifest")
         return place
 
     def _same(self, place: Path, ref: ReleaseRef) -> ReleaseRef:
         if _sha256(_read(place / MANIFEST)) != ref.sha256:
-            raise Permanent("release.exists", f"Release {place.name} exists with other content: choose another id.")
+            raise Permanent("release_exists", f"Release {place.name} exists with other content: choose another id.")
         return ref
 
 
@@ -116,7 +116,7 @@ def folder(uri: str) -> Path:
         return Path(uri)
     parts = urlsplit(uri)
     if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
-        raise Permanent("registry.bad_uri", f"{uri} is not a folder on this machine: give a path or a file:/// URI.")
+        raise Permanent("registry_bad_uri", f"{uri} is not a folder on this machine: give a path or a file:/// URI.")
     return Path(unquote(parts.path))
 
 
@@ -125,7 +125,7 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise Permanent(
-            "release.missing", f"{path} is missing: the release was not published here or was removed."
+            "release_missing", f"{path} is missing: the release was not published here or was removed."
         ) from None
 
 
@@ -145,9 +145,9 @@ def _flush_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 def _corrupt(place: Path, what: str) -> Permanent:
-    return Permanent("release.corrupt", f"Release {place.name} must not be used: {what}. Publish it again.")
+    return Permanent("release_corrupt", f"Release {place.name} must not be used: {what}. Publish it again.")

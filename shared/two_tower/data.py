@@ -48,7 +48,7 @@ class TrackFeatures:
         """Return itself, or raise Permanent with what is wrong with the catalogue."""
         n = len(self.track_key)
         if n == 0:
-            raise Permanent("catalogue.empty", "The catalogue holds no track: load tracks before training.")
+            raise Permanent("catalogue_empty", "The catalogue holds no track: load tracks before training.")
         if len(self.artist) != n or len(self.genre) != n:
             raise _broken(f"{n} tracks, but {len(self.artist)} artists and {len(self.genre)} genres")
         check_splits(self.tag_splits, n, len(self.tag_ids), "tags of the catalogue")
@@ -89,9 +89,9 @@ class Plays:
     def checked(self, n_tracks: int) -> Self:
         """Return itself, or raise Permanent when columns differ in length or a row points outside the catalogue."""
         if not len(self.user) == len(self.track) == len(self.started_at_ms):
-            raise Permanent("plays.broken", "The columns of the plays differ in length.")
+            raise Permanent("plays_broken", "The columns of the plays differ in length.")
         if len(self) and (self.user.min() < 0 or self.track.min() < 0 or self.track.max() >= n_tracks):
-            raise Permanent("plays.broken", f"A play names a user below 0 or a track outside the {n_tracks} given.")
+            raise Permanent("plays_broken", f"A play names a user below 0 or a track outside the {n_tracks} given.")
         return self
 
 
@@ -101,7 +101,7 @@ class Histories:
 
     splits: I64  # [U+1]
     track_key: U64  # [H]
-    listens: F32  # [H] how often, > 0
+    listens: F32  # [H] how often; 0: heard, but only skipped
     age_days: F32  # [H] since the last listen, >= 0
 
     def __len__(self) -> int:
@@ -115,21 +115,21 @@ class Histories:
     def checked(self) -> "Histories":
         """Give the same rows, each user's by track_key (so that no answer depends on the order of arrival).
 
-        Raises Permanent when a number is not finite, a listen count is not above 0, or a (user, track) occurs twice.
+        Raises Permanent when a number is not finite, a listen count is below 0, or a (user, track) occurs twice.
         """
         rows = len(self.track_key)
         check_splits(self.splits, len(self), rows, "histories")
         if len(self.listens) != rows or len(self.age_days) != rows:
-            raise Permanent("histories.broken", "The columns of the histories differ in length.")
-        if not (np.isfinite(self.listens).all() and np.isfinite(self.age_days).all()) or (self.listens <= 0).any():
-            raise Permanent("histories.broken", "A history row has listens or an age that is no number, or no listens.")
+            raise Permanent("histories_broken", "The columns of the histories differ in length.")
+        if not (np.isfinite(self.listens).all() and np.isfinite(self.age_days).all()) or (self.listens < 0).any():
+            raise Permanent("histories_broken", "A history row has listens or an age that is no number or below 0.")
         user = row_users(self.splits)
         key, listens, age = self.track_key, self.listens, self.age_days
         if not _increasing(user, key):
             order = np.lexsort((key, user))
             key, listens, age = key[order], listens[order], age[order]
             if not _increasing(user, key):
-                raise Permanent("histories.broken", "A track occurs twice in one history: send one row for each track.")
+                raise Permanent("histories_broken", "A track occurs twice in one history: send one row for each track.")
         return Histories(self.splits, key, listens, np.maximum(age, np.float32(0)))
 
 
@@ -156,7 +156,7 @@ class Lists:
 def check_splits(splits: I64, n: int, rows: int, of: str) -> None:
     """Raise Permanent unless `splits` cuts `rows` rows into `n` runs."""
     if len(splits) != n + 1 or n < 0 or splits[0] != 0 or splits[-1] != rows or (np.diff(splits) < 0).any():
-        raise Permanent("columns.broken", f"The splits of the {of} do not cut {rows} rows into {n} runs.")
+        raise Permanent("columns_broken", f"The splits of the {of} do not cut {rows} rows into {n} runs.")
 
 
 def row_users(splits: I64) -> I64:
@@ -171,20 +171,45 @@ def splits_of(user: NDArray[Any], users: int) -> I64:
     return splits
 
 
-def histories_at(plays: Plays, track_key: U64, users: I32, at_ms: int) -> Histories:
-    """Derive the histories of `users` (distinct) at an instant, from the plays before it."""
-    place = np.full(int(max(plays.user.max(initial=0), users.max(initial=0))) + 1, -1, np.int64)
-    place[users] = np.arange(len(users))
-    rows = (plays.started_at_ms < at_ms) & (place[plays.user] >= 0)
-    user, track, started = place[plays.user[rows]], plays.track[rows], plays.started_at_ms[rows]
-    order = np.lexsort((started, track_key[track], user))
-    user, track, started = user[order], track[order], started[order]
-    last = np.ones(len(user), bool)
-    last[:-1] = (user[1:] != user[:-1]) | (track[1:] != track[:-1])
+def ragged_take(splits: I64, runs: I64) -> tuple[I64, I64]:
+    """Give the rows of the chosen runs, one run after the other, and their splits [len(runs)+1]."""
+    counts = np.diff(splits)[runs]
+    taken = np.concatenate(([0], np.cumsum(counts)))
+    return np.arange(taken[-1]) + np.repeat(splits[runs] - taken[:-1], counts), taken
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HistoryRows:
+    """Histories whose tracks are rows of a table [N] instead of keys: what training reads."""
+
+    splits: I64  # [B+1]
+    track: I32  # [H]
+    listens: F32  # [H]
+    age_days: F32  # [H]
+
+    def __len__(self) -> int:
+        return len(self.splits) - 1
+
+
+def history_rows(owner: I64, track: I32, started_at_ms: I64, at_ms: I64) -> HistoryRows:
+    """Fold the plays of each owner (users or sessions, 0..B-1) into distinct tracks; `at_ms` [B] is each one's now."""
+    order = np.lexsort((started_at_ms, track, owner))
+    owner, track, started = owner[order], track[order], started_at_ms[order]
+    last = np.ones(len(owner), bool)
+    last[:-1] = (owner[1:] != owner[:-1]) | (track[1:] != track[:-1])
     ends = np.flatnonzero(last)
     listens = np.diff(ends, prepend=-1).astype(np.float32)
-    age = ((at_ms - started[ends]) / DAY_MS).astype(np.float32)
-    return Histories(splits_of(user[ends], len(users)), track_key[track[ends]], listens, age)
+    age = ((at_ms[owner[ends]] - started[ends]) / DAY_MS).astype(np.float32)
+    return HistoryRows(splits_of(owner[ends], len(at_ms)), track[ends], listens, age)
+
+
+def histories_at(plays: Plays, track_key: U64, users: I32, at_ms: int) -> Histories:
+    """The histories of `users` (distinct) at an instant, from the plays before it."""
+    place = np.full(int(max(plays.user.max(initial=0), users.max(initial=0))) + 1, -1, np.int64)
+    place[users] = np.arange(len(users))
+    known = plays.where((plays.started_at_ms < at_ms) & (place[plays.user] >= 0))
+    rows = history_rows(place[known.user], known.track, known.started_at_ms, np.full(len(users), at_ms, np.int64))
+    return Histories(rows.splits, track_key[rows.track], rows.listens, rows.age_days).checked()
 
 
 def _increasing(user: I64, key: U64) -> bool:
@@ -192,4 +217,4 @@ def _increasing(user: I64, key: U64) -> bool:
 
 
 def _broken(what: str) -> Permanent:
-    return Permanent("catalogue.broken", f"The catalogue cannot be trained on: {what}.")
+    return Permanent("catalogue_broken", f"The catalogue cannot be trained on: {what}.")
