@@ -139,7 +139,9 @@ async def app_of(world: TenantWorld, gateway: str, token: str) -> AsyncIterator[
 async def create_tenant(gateway: Channel, tenant_id: str) -> str:
     """As the operator: the tenant, its ingress topic and its back end's token, which is returned."""
     stub = AccountServiceStub(gateway)
-    await patiently(lambda: stub.UpsertTenant(account.UpsertTenantRequest(tenant=Tenant(tenant_id=tenant_id)), timeout=20))
+    await patiently(
+        lambda: stub.UpsertTenant(account.UpsertTenantRequest(tenant=Tenant(tenant_id=tenant_id)), timeout=20)
+    )
     return await create_token(gateway, tenant_id, "back-end", account.TOKEN_SCOPE_APP)
 
 

@@ -4,12 +4,12 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeVar
 
+import numpy as np
 from meiri.embedding.v1.embedding_service_pb2 import GetReleaseRequest
 from meiri.embedding.v1.embedding_service_pb2_grpc import EmbeddingServiceStub
 from meiri.features.v1.user_feature_service_pb2 import BatchGetRequest, GetLedgerCountsRequest, GetLedgerCountsResponse
@@ -26,7 +26,7 @@ from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceStub
 
 from infra.demo import show
 from infra.demo.feed import App, app_of, create_tenant, patiently, resent, split_at
-from infra.demo.world import World
+from infra.demo.world import Plays, World
 from infra.local.deployment import Deployment
 from shared.clock import Clock, move_to
 from shared.errors import MeiriError, Unusable
@@ -42,18 +42,6 @@ LIVE_DAYS = 7
 RESENT_SHARE = 0.02
 FIRST_SERVICES = ("gateway", "ingest", "features", "trainer", "embedder", "playlists")
 
-T = TypeVar("T")
-
-
-@dataclass
-class Stage:
-    """One stage's work and time, for the table of numbers."""
-
-    name: str
-    items: int
-    unit: str
-    seconds: float
-
 
 @dataclass
 class Demo:
@@ -62,7 +50,7 @@ class Demo:
     deployment: Deployment
     world: World
     apps: list[App] = field(default_factory=list)
-    stages: list[Stage] = field(default_factory=list)
+    stages: list[show.Stage] = field(default_factory=list)
 
     @contextmanager
     def stage(self, name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
@@ -70,7 +58,7 @@ class Demo:
         started = time.monotonic()
         with show.bar(name, total) as advance:
             yield advance
-        self.stages.append(Stage(name, total, unit, time.monotonic() - started))
+        self.stages.append(show.Stage(name, total, unit, time.monotonic() - started))
 
 
 async def run(demo: Demo) -> None:
@@ -176,7 +164,9 @@ async def counted(demo: Demo, channels: Channels) -> None:
     expected = sum(len(app.sent.acknowledged) for app in demo.apps)
     with demo.stage("Plays counted in features", expected, "plays") as advance:
         shown = 0
-        async for done in _watch(lambda: _ledger_total(demo, channels), until=expected, patience_s=180, what="features"):
+        async for done in _watch(
+            lambda: _ledger_total(demo, channels), until=expected, patience_s=180, what="features"
+        ):
             advance(done - shown)
             shown = done
     with demo.stage("Plays archived", expected, "plays") as advance:
@@ -276,7 +266,9 @@ async def _made_of_date(demo: Demo, channels: Channels, tenant_id: str) -> int:
     return sum(of_date.lists for of_date in answer.dates)
 
 
-async def read_list(channels: Channels, tenant_id: str, user_id: str, playlist_date: date | None = None) -> DailyPlaylist:
+async def read_list(
+    channels: Channels, tenant_id: str, user_id: str, playlist_date: date | None = None
+) -> DailyPlaylist:
     """The listener's list, waiting for it a moment: it reaches the playlist service by Kafka."""
     request = GetDailyPlaylistRequest(
         user_id=user_id, playlist_date=None if playlist_date is None else playlist_date.isoformat()
@@ -331,7 +323,7 @@ async def feedback(demo: Demo, channels: Channels) -> None:
 
 
 async def kill_one(demo: Demo, channels: Channels) -> None:
-    """kill -9 features in the middle of plays; it restarts; every acknowledged play is counted, and once."""
+    """Kill -9 features in the middle of plays; it restarts; every acknowledged play is counted, and once."""
     app = demo.apps[0]
     before = await _ledger(channels, app.world.tenant_id)
     flowing = asyncio.create_task(app.publish_plays(_fresh(app), lambda _: None, page=100))
@@ -351,11 +343,8 @@ async def kill_one(demo: Demo, channels: Channels) -> None:
         raise Unusable(f"{expected} plays were acknowledged and {after.play_events} are counted.")
 
 
-def _fresh(app: App):  # type: ignore[no-untyped-def]
-    """The last plays of the world once more, one day later and under new ids: plays that nobody has counted yet."""
-    from infra.demo.world import Plays
-    import numpy as np
-
+def _fresh(app: App) -> Plays:
+    """The last plays of the world once more under new ids: plays that nobody has counted yet."""
     last = app.world.plays.where(np.arange(len(app.world.plays)) >= len(app.world.plays) - 3000)
     ids = last.event_id.copy()
     ids[:, 15] ^= 0xA5
@@ -372,9 +361,7 @@ async def numbers(demo: Demo, channels: Channels) -> None:
     show.numbers(demo.apps, counts, dead_letters, lists, demo.stages)
 
 
-async def _watch(
-    ask: Callable[[], Awaitable[int]], *, until: int, patience_s: float, what: str
-) -> "AsyncIterator[int]":
+async def _watch(ask: Callable[[], Awaitable[int]], *, until: int, patience_s: float, what: str) -> AsyncIterator[int]:
     """Yield the answer until it is `until`; Unusable when it does not get there, or does not move, within `patience_s`."""
     deadline = time.monotonic() + patience_s
     while True:

@@ -64,7 +64,7 @@ def _listener_table(tenant: TenantWorld, count: int = 3) -> Table:
     per_user = np.bincount(tenant.plays.user, minlength=len(tenant.listeners))
     for user in np.argsort(-per_user, kind="stable")[len(per_user) // 4 :][:count].tolist():
         favourites = Counter(tenant.plays.track[tenant.plays.user == user].tolist()).most_common(5)
-        songs = (f"{n} × {tenant.tracks.title[t]} — {tenant.tracks.artist_name[t]}" for t, n in favourites)  # noqa: RUF001
+        songs = (f"{n} × {tenant.tracks.title[t]} — {tenant.tracks.artist_name[t]}" for t, n in favourites)
         table.add_row(
             tenant.listeners.user_id[user],
             tenant.listeners.zone[user] or "unknown",
