@@ -164,7 +164,7 @@ class Supervisor:
     async def wait_ready(self, name: str, *, other_than: int | None = None) -> int:
         """The pid of the running and ready child; `other_than` is the pid of the one whose successor is wanted."""
         life = self._life(name)
-        while life.pid == other_than or not life.ready.is_set():
+        while life.pid in (None, other_than) or not life.ready.is_set():
             if life.failure is not None:
                 raise life.failure
             if life.ended.is_set():
@@ -265,13 +265,13 @@ class Supervisor:
                     life.returncode = fact["returncode"]
         finally:
             life.pid = None
+            if child.restart:
+                life.ready.clear()
             if probe is not None:
                 probe.cancel()
             if guard.stdin is not None:
                 guard.stdin.close()
             await guard.wait()
-            if child.restart:
-                life.ready.clear()
 
     async def _probe(self, life: _Life) -> None:
         while life.child.ready is not None and not await life.child.ready():  # noqa: ASYNC110  it is asked, it does not tell

@@ -193,7 +193,7 @@ sys.exit(program.run(main()))
 
 
 @contextlib.contextmanager
-def _another_supervisor(run_dir: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _another_supervisor(run_dir: Path):  # type: ignore[no-untyped-def]
     """A supervisor in a process of its own with a stubborn tree below it, and the pids of that tree."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(run_dir), *_STUBBORN_TREE],
