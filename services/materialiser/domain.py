@@ -1,10 +1,10 @@
 """When a listener's playlist date begins and when its list is due. Pure: instants and zones in, instants out.
 
-A playlist date begins when the clock in the listener's zone first shows the tenant's start of the day on that date. Where
-clocks are put forward over that time, it begins as long after the jump as the time lies inside the gap (at once, for a
-midnight that midnight itself skips); where they show it twice, at the first. So each date begins exactly once, in order,
-whatever the zone does, and a playlist date never goes back. A date that a zone left out altogether (Samoa, 2011-12-30)
-begins with the next one and never is a playlist date.
+A playlist date begins when the clock in the listener's zone first shows the tenant's start of the day on that date.
+Where clocks are put forward over that time, it begins as long after the jump as the time lies inside the gap (with the
+jump, where the time is the gap's beginning); where they show it twice, at the first. So each date begins exactly once,
+in order, whatever the zone does, and a playlist date never goes back. A date that a zone left out altogether (Samoa,
+2011-12-30) begins with the next one and never is a playlist date.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -45,16 +45,18 @@ def playlist_date(now: datetime, zone: ZoneInfo, day_start: time) -> date:
 
 
 def due_now(now: datetime, zone: ZoneInfo, day_start: time, lead: timedelta) -> Due:
-    """The newest list that should have been made by `now`. After an outage it is the only one to make: the days between
-    are gone.
+    """The newest list that should have been made by `now`.
+
+    After an outage it is the only one to make: the days between are gone.
     """
     day = playlist_date(now + lead, zone, day_start)
     return Due(day, begins_at(day, zone, day_start) - lead)
 
 
 def next_due(made: date, zone: ZoneInfo, day_start: time, lead: timedelta) -> Due:
-    """The list after that of `made`, which may have been made in another zone. Exactly one due instant for each date, and
-    they ascend with the dates.
+    """The list after that of `made`, which may have been made in another zone.
+
+    Each date has exactly one due instant, and they ascend with the dates.
     """
     day = made + _DAY
     while begins_at(day + _DAY, zone, day_start) <= begins_at(day, zone, day_start):

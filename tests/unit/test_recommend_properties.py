@@ -30,7 +30,7 @@ TODAY = (DATE - date(1970, 1, 1)).days
 
 @dataclass
 class World:
-    """One listener before a small catalogue, in plain numbers that the checks below use instead of the rules' columns."""
+    """One listener before a small catalogue, in plain numbers: what the checks below use instead of columns."""
 
     artist: list[int]
     genre: list[int]
@@ -140,7 +140,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 @given(world=worlds())
 @settings(max_examples=150, deadline=None)
-def test_only_valid_candidates_stand_each_once_under_the_cap_and_as_many_as_there_can_be(world: World):
+def test_only_valid_candidates_stand_each_once_under_the_cap_and_as_many_as_there_can_be(world: World) -> None:
     songs = world.made()
     listed = [song.row for song in songs.recommendations]
     all_rows = listed + [song.row for song in songs.spares]
@@ -157,7 +157,7 @@ def test_only_valid_candidates_stand_each_once_under_the_cap_and_as_many_as_ther
 
 @given(world=worlds())
 @settings(max_examples=150, deadline=None)
-def test_the_share_is_met_within_one_song_wherever_both_sides_suffice(world: World):
+def test_the_share_is_met_within_one_song_wherever_both_sides_suffice(world: World) -> None:
     songs = world.made()
     share = world.rules.familiar_share if world.share is None else world.share
     wanted = int(share * world.rules.length + 0.5)
@@ -177,7 +177,7 @@ def test_the_share_is_met_within_one_song_wherever_both_sides_suffice(world: Wor
 
 @given(world=worlds(), seed=st.integers())
 @settings(max_examples=100, deadline=None)
-def test_the_order_of_the_candidates_does_not_matter(world: World, seed: int):
+def test_the_order_of_the_candidates_does_not_matter(world: World, seed: int) -> None:
     shuffled = list(world.candidates)
     random.Random(seed).shuffle(shuffled)
     assert world.made(shuffled) == world.made()
@@ -185,7 +185,7 @@ def test_the_order_of_the_candidates_does_not_matter(world: World, seed: int):
 
 @given(world=worlds())
 @settings(max_examples=150, deadline=None)
-def test_every_reason_is_true_and_a_heard_song_always_has_one(world: World):
+def test_every_reason_is_true_and_a_heard_song_always_has_one(world: World) -> None:
     songs, history = world.made(), world.history()
     for song in songs.recommendations + songs.spares:
         assert verify_reason(song.reason, song.row, history, DATE), song
@@ -194,7 +194,7 @@ def test_every_reason_is_true_and_a_heard_song_always_has_one(world: World):
 
 @given(world=worlds())
 @settings(max_examples=150, deadline=None)
-def test_no_artist_plays_twice_in_a_row_while_it_is_avoidable(world: World):
+def test_no_artist_plays_twice_in_a_row_while_it_is_avoidable(world: World) -> None:
     songs = world.made()
     artists = [
         world.artist[song.row] if world.artist[song.row] >= 0 else -2 - song.row for song in songs.recommendations
@@ -206,7 +206,7 @@ def test_no_artist_plays_twice_in_a_row_while_it_is_avoidable(world: World):
 
 @given(world=worlds())
 @settings(max_examples=100, deadline=None)
-def test_a_fallback_obeys_the_same_rules(world: World):
+def test_a_fallback_obeys_the_same_rules(world: World) -> None:
     songs = world.songs()
     best = fallback_list(
         world.listener(),

@@ -62,17 +62,17 @@ def reason(row: int, evidence: int = -1, listener: Listener = LISTENER) -> Reaso
         (7, -1, Reason(ReasonKind.POPULAR)),
     ],
 )
-def test_the_most_telling_true_reason_is_given(row: int, evidence: int, given: Reason):
+def test_the_most_telling_true_reason_is_given(row: int, evidence: int, given: Reason) -> None:
     assert reason(row, evidence) == given
     assert verify_reason(given, row, HISTORY, TODAY)
 
 
-def test_a_song_heard_once_and_lately_is_one_that_was_played():
+def test_a_song_heard_once_and_lately_is_one_that_was_played() -> None:
     once = Listener.of(heard_row=[3], plays=[1], listens=[0], last_played_day=[DAY - 1])
     assert reason(3, listener=once) == Reason(ReasonKind.YOU_HAVE_PLAYED, track=3, number=1)
 
 
-def test_where_nothing_speaks_for_a_song_nothing_is_claimed():
+def test_where_nothing_speaks_for_a_song_nothing_is_claimed() -> None:
     assert reason(3, listener=Listener.of()) == Reason(ReasonKind.NONE)
     assert verify_reason(Reason(ReasonKind.NONE), 3, HISTORY, TODAY)
 
@@ -100,14 +100,14 @@ def test_where_nothing_speaks_for_a_song_nothing_is_claimed():
         (3, Reason(ReasonKind.NONE, number=1)),
     ],
 )
-def test_an_untrue_reason_is_found_out(row: int, untrue: Reason):
+def test_an_untrue_reason_is_found_out(row: int, untrue: Reason) -> None:
     assert not verify_reason(untrue, row, HISTORY, TODAY)
 
 
 @pytest.mark.parametrize(
     ("given", "english", "chinese"),
     [
-        (Reason(ReasonKind.YOU_OFTEN_PLAY, number=12), "You often play this: 12 listens", "你常听这首歌：12 次"),
+        (Reason(ReasonKind.YOU_OFTEN_PLAY, number=12), "You often play this: 12 listens", "你常听这首歌：12 次"),  # noqa: RUF001
         (Reason(ReasonKind.YOU_HAVE_PLAYED, number=1), "You have played this 1 time", "你播放过这首歌 1 次"),
         (
             Reason(ReasonKind.NOT_HEARD_FOR, number=275),
@@ -128,17 +128,17 @@ def test_an_untrue_reason_is_found_out(row: int, untrue: Reason):
         (Reason(ReasonKind.POPULAR), "Popular with listeners here", "这里的热门歌曲"),
     ],
 )
-def test_a_reason_reads_like_a_sentence(given: Reason, english: str, chinese: str):
+def test_a_reason_reads_like_a_sentence(given: Reason, english: str, chinese: str) -> None:
     names = Names(track="Low {Tide}", artist="Glass Heron", genre="Folk")
     assert render(given, names) == english
     assert render(given, names, "zh-CN") == chinese
 
 
-def test_every_kind_has_a_sentence_in_both_languages():
+def test_every_kind_has_a_sentence_in_both_languages() -> None:
     for kind in set(ReasonKind) - {ReasonKind.NONE}:
         for language in ("en", "zh"):
             assert render(Reason(kind, number=2), Names("T", "A", "G"), language)
 
 
-def test_a_loved_song_is_not_called_its_own_cause():
+def test_a_loved_song_is_not_called_its_own_cause() -> None:
     assert render(Reason(ReasonKind.BECAUSE_YOU_LOVED, track=3), Names("Bell"), recommended=3) == "You love this song"
