@@ -1,9 +1,11 @@
 """What a music app sends: its catalogue, its listeners' settings, their history, and plays as they happen."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from meiri.account.v1 import account_service_pb2 as account
@@ -30,6 +32,7 @@ PAGE = 1000
 IN_FLIGHT = 4
 
 Advance = Callable[[int], None]
+T = TypeVar("T")
 
 
 @dataclass
@@ -110,7 +113,7 @@ class App:
         await self._send(plays, call, advance, page=page)
 
     async def _send(
-        self, plays: Plays, call: Callable[[list[PlayEvent]], "asyncio.Future[int]"], advance: Advance, *, page: int
+        self, plays: Plays, call: Callable[[list[PlayEvent]], Awaitable[int]], advance: Advance, *, page: int
     ) -> None:
         """Send every play, IN_FLIGHT calls at a time; an event counts as acknowledged once its call has answered."""
         room = asyncio.Semaphore(IN_FLIGHT)
@@ -145,21 +148,23 @@ async def create_tenant(gateway: Channel, tenant_id: str) -> str:
     return await create_token(gateway, tenant_id, "back-end", account.TOKEN_SCOPE_APP)
 
 
-async def create_token(gateway: Channel, tenant_id: str, subject: str, scope: account.TokenScope) -> str:
+async def create_token(gateway: Channel, tenant_id: str, subject: str, scope: account.TokenScope.ValueType) -> str:
     request = account.CreateTokenRequest(tenant_id=tenant_id, subject=subject, scope=scope)
     answer = await patiently(lambda: AccountServiceStub(gateway).CreateToken(request, timeout=10))
     return str(answer.token)
 
 
-async def patiently(call, *, attempts: int = 60):  # type: ignore[no-untyped-def]
+async def patiently(call: Callable[[], Awaitable[T]], *, patience_s: float = 120.0) -> T:
     """What every client does: send again what may succeed later. The same event ids make that safe."""
-    for attempt in range(attempts):
+    deadline, pause_s = time.monotonic() + patience_s, 0.1
+    while True:
         try:
             return await call()
         except Transient:
-            if attempt == attempts - 1:
+            if time.monotonic() > deadline:
                 raise
-            await asyncio.sleep(min(0.1 * 2**attempt, 2.0))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2.0)
 
 
 def play_event(world: TenantWorld, plays: Plays, index: int) -> PlayEvent:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from typing import cast
 
 import numpy as np
 from meiri.embedding.v1.embedding_service_pb2 import GetReleaseRequest
@@ -21,7 +22,7 @@ from meiri.playback.v1.play_event_pb2 import PlayEvent
 from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist
 from meiri.playlist.v1.materialiser_service_pb2 import GetListCountsRequest
 from meiri.playlist.v1.materialiser_service_pb2_grpc import MaterialiserServiceStub
-from meiri.playlist.v1.playlist_service_pb2 import GetDailyPlaylistRequest
+from meiri.playlist.v1.playlist_service_pb2 import GetDailyPlaylistRequest, GetDailyPlaylistResponse
 from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceStub
 
 from infra.demo import show
@@ -178,10 +179,12 @@ async def counted(demo: Demo, channels: Channels) -> None:
 async def _ledger(channels: Channels, tenant_id: str) -> GetLedgerCountsResponse:
     async def ask() -> GetLedgerCountsResponse:
         with tenant_scope(tenant_id):
-            return await channels.features.GetLedgerCounts(GetLedgerCountsRequest(), timeout=10)
+            answer: GetLedgerCountsResponse = await channels.features.GetLedgerCounts(
+                GetLedgerCountsRequest(), timeout=10
+            )
+            return answer
 
-    answer: GetLedgerCountsResponse = await patiently(ask)
-    return answer
+    return await patiently(ask)
 
 
 async def _ledger_total(demo: Demo, channels: Channels) -> int:
@@ -207,11 +210,9 @@ async def train(demo: Demo, channels: Channels) -> None:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-            assert process.stderr is not None
-            assert process.stdout is not None
             told: list[str] = []
-            logged = asyncio.create_task(process.stdout.read())
-            async for line in process.stderr:
+            logged = asyncio.create_task(cast("asyncio.StreamReader", process.stdout).read())
+            async for line in cast("asyncio.StreamReader", process.stderr):
                 try:
                     epoch = json.loads(line)
                     advance(round(len(app.world.plays) / epoch["epochs"]))
@@ -251,7 +252,7 @@ async def _lists(demo: Demo, channels: Channels, name: str, *, days_ago: int) ->
         shown = 0
 
         async def made() -> int:
-            return sum([await _made_of_date(demo, channels, tenant_id) for tenant_id in listeners])
+            return sum([await _lists_of(channels, tenant_id) for tenant_id in listeners])
 
         goal = total * (days_ago + 1)
         async for done in _watch(made, until=goal, patience_s=180, what="the materialiser"):
@@ -259,7 +260,7 @@ async def _lists(demo: Demo, channels: Channels, name: str, *, days_ago: int) ->
             shown = done - total * days_ago
 
 
-async def _made_of_date(demo: Demo, channels: Channels, tenant_id: str) -> int:
+async def _lists_of(channels: Channels, tenant_id: str) -> int:
     """All lists of the tenant: listeners live on two dates at once, so dates alone do not say who lacks one."""
     with tenant_scope(tenant_id):
         answer = await channels.materialiser.GetListCounts(GetListCountsRequest(), timeout=10)
@@ -275,7 +276,8 @@ async def read_list(
     )
     for _ in range(100):
         try:
-            return (await channels.lists[tenant_id].GetDailyPlaylist(request, timeout=5)).playlist
+            answer: GetDailyPlaylistResponse = await channels.lists[tenant_id].GetDailyPlaylist(request, timeout=5)
+            return answer.playlist
         except NotFound:
             await asyncio.sleep(0.2)
     raise Unusable(f"There is no list of {user_id} after 20 s: look at the log of playlists.")
@@ -298,11 +300,12 @@ async def feedback(demo: Demo, channels: Channels) -> None:
     disliked = next(song for song in today.recommendations if song.familiar)
     banned = next(song for song in today.recommendations if song.artist_id != disliked.artist_id)
     clock = Clock(demo.deployment.clock_file)
-    for kind, target in (
-        (FeedbackKind.FEEDBACK_KIND_BAN, {"artist_id": banned.artist_id}),
-        (FeedbackKind.FEEDBACK_KIND_DISLIKE, {"track_id": disliked.track_id}),
+    for event in (
+        FeedbackEvent(kind=FeedbackKind.FEEDBACK_KIND_BAN, artist_id=banned.artist_id),
+        FeedbackEvent(kind=FeedbackKind.FEEDBACK_KIND_DISLIKE, track_id=disliked.track_id),
     ):
-        event = FeedbackEvent(event_id=new_event_id(clock.now_ms()), user_id=user_id, kind=kind, **target)
+        event.event_id = new_event_id(clock.now_ms())
+        event.user_id = user_id
         event.given_at.FromDatetime(clock.now())
         request = SendFeedbackRequest(event=event)
         await patiently(lambda request=request: channels.feedback[tenant_id].SendFeedback(request, timeout=10))
@@ -357,7 +360,7 @@ async def numbers(demo: Demo, channels: Channels) -> None:
     partitions = [TopicPartition(DEAD_LETTERS.name, number) for number in range(DEAD_LETTERS.partitions)]
     bounds = await channels.events.bounds(partitions)
     dead_letters = sum(found.end - found.start for found in bounds.values())
-    lists = sum([await _made_of_date(demo, channels, app.world.tenant_id) for app in demo.apps])
+    lists = sum([await _lists_of(channels, app.world.tenant_id) for app in demo.apps])
     show.numbers(demo.apps, counts, dead_letters, lists, demo.stages)
 
 
