@@ -8,13 +8,13 @@ from typing import Self
 
 import structlog
 import torch
+from shared.registry import Registry, ReleaseRef
+from shared.two_tower.data import Histories, Lists
+from shared.two_tower.scorer import Scorer, Scores
 
 from shared.codec.state import ModelRelease
 from shared.errors import MeiriError
-from shared.registry import Registry, ReleaseRef
 from shared.rpc.errors import Exhausted, FailedPrecondition, NotFound
-from shared.two_tower.data import Histories, Lists
-from shared.two_tower.scorer import Scorer, Scores
 
 log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ class Serving:
 
 
 class Engine:
-    """Serves each tenant's newest release that could be loaded; one that cannot be loaded leaves the old one serving."""
+    """Serves each tenant's newest release that could be loaded: one that cannot be leaves the old one serving."""
 
     def __init__(self, registry: Registry, *, threads: int) -> None:
         self._registry = registry

@@ -5,13 +5,13 @@ from grpc.aio import ServicerContext
 from meiri.columns.v1.column_pb2 import TrackLists
 from meiri.embedding.v1 import embedding_service_pb2 as pb
 from meiri.embedding.v1.embedding_service_pb2_grpc import EmbeddingServiceServicer
+from shared.two_tower.data import Histories, Lists
 
 from services.embedder.engine import Engine
 from shared.columns import array, column, splits
 from shared.errors import Permanent
 from shared.rpc.policy import Policies, Policy
-from shared.rpc.principal import Scope, tenant
-from shared.two_tower.data import Histories, Lists
+from shared.rpc.principal import Scope, principal, require_tenant
 
 MAX_USERS = 4096
 MAX_K = 1000
@@ -31,20 +31,20 @@ class EmbeddingServicer(EmbeddingServiceServicer):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def GetRelease(self, request: pb.GetReleaseRequest, context: ServicerContext) -> pb.GetReleaseResponse:  # noqa: ARG002, N802
-        serving = self._engine.serving(tenant())
+    async def GetRelease(self, request: pb.GetReleaseRequest, context: ServicerContext) -> pb.GetReleaseResponse:
+        serving = self._engine.serving(require_tenant(principal()))
         answer = pb.GetReleaseResponse(release_id=serving.release.release_id, track_count=len(serving.scorer))
         answer.released_at.FromDatetime(serving.release.released_at)
         return answer
 
-    async def ScoreUsers(self, request: pb.ScoreUsersRequest, context: ServicerContext) -> pb.ScoreUsersResponse:  # noqa: ARG002, N802
+    async def ScoreUsers(self, request: pb.ScoreUsersRequest, context: ServicerContext) -> pb.ScoreUsersResponse:
         histories = read_histories(request.histories)
         if not 1 <= len(histories) <= MAX_USERS:
             raise Permanent("bad_user_count", f"Send 1 to {MAX_USERS} users, not {len(histories)}.")
         if not 1 <= request.k <= MAX_K:
             raise Permanent("bad_k", f"Ask for 1 to {MAX_K} tracks, not {request.k}.")
         scores = await self._engine.score(
-            tenant(),
+            require_tenant(principal()),
             request.release_id,
             histories,
             read_lists(request, "extra", len(histories)),

@@ -12,6 +12,4 @@ class EmbedderSettings(ServiceSettings):
     registry: str = Field(
         description="the folder of model releases, a path or a file URI", examples=["file:///var/lib/meiri/registry"]
     )
-    embedder_threads: int = Field(
-        default=1, ge=1, description="the CPU threads that inference may use", examples=["2"]
-    )
+    embedder_threads: int = Field(default=1, ge=1, description="the CPU threads that inference may use", examples=["2"])

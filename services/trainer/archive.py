@@ -1,8 +1,8 @@
 """The archive: every accepted play event in Parquet, by the day it came through the door.
 
-`<archive>/plays/received_day=YYYY-MM-DD/<partition>-<first offset>-<last offset>.parquet`, one row per event, columns as in
-SCHEMA. A file appears whole or not at all. Delivery is at least once, so files may overlap and an `event_id` may come
-again, for ever: readers keep one row per (tenant, user, event_id).
+`<archive>/plays/received_day=YYYY-MM-DD/<partition>-<first offset>-<last offset>.parquet`, one row per event, with the
+columns of SCHEMA. A file appears whole or not at all. Delivery is at least once, so files may overlap and an event id may
+come again, for ever: readers keep one row per (tenant, user, event_id).
 """
 
 import os
@@ -60,7 +60,9 @@ class Archive:
                 kept = seen.get((event.user_id, event.event_id))
                 if kept is None or _order(event) < _order(kept):
                     seen[event.user_id, event.event_id] = event
-        return sorted(seen.values(), key=lambda event: (event.user_id, event.track_id, event.started_at_ms, event.event_id))
+        return sorted(
+            seen.values(), key=lambda event: (event.user_id, event.track_id, event.started_at_ms, event.event_id)
+        )
 
     def tenants(self) -> dict[str, int]:
         """How many rows, repeats included, the archive holds of each tenant."""

@@ -26,7 +26,9 @@ def logged_events() -> dict[str, str]:
                     place = f"{file.relative_to(ROOT)}:{node.lineno}"
                     argument = node.args[0] if node.args else None
                     assert isinstance(argument, ast.Constant), f"{place} logs an event whose name is not constant"
-                    assert EVENT_NAME.fullmatch(str(argument.value)), f"{place}: {argument.value!r} is no dotted event name"
+                    assert EVENT_NAME.fullmatch(str(argument.value)), (
+                        f"{place}: {argument.value!r} is no dotted event name"
+                    )
                     found[str(argument.value)] = place
     return found
 
