@@ -1,20 +1,21 @@
 """Group the play events of ONE user and ONE track into plays, and count plays by UTC day. Pure.
 
 Two events belong to one play when they
-* start within 2 s of each other, or overlap in time by more than 2 s (one song cannot play twice at once on one account: it
-  is the same play by two routes; a loop's passes only touch, so they stay separate plays), or
+* start within 2 s of each other, or overlap in time by more than 2 s (one song cannot play twice at once on one
+  account: it is the same play by two routes; a loop's passes only touch, so they stay separate plays), or
 * share a `playback_id` and start at most 24 h apart (pause and resume).
-"Belong together" is transitive, so a set of events has exactly one grouping: order and repeats of the input do not matter.
+"Belong together" is transitive, so a set of events has exactly one grouping: order and repeats do not matter.
 
-**How far neighbours reach.** An event covers at most 24 h, so one link spans at most 24 h between two starts. Chains of links are
-bounded too: linked events whose starts lie more than 24 h apart (a bot that starts a song every minute for a week) are no play
-of anybody's; such a chain is cut at UTC midnights, which are fixed points, so a cut never moves the cuts beside it. Hence adding
-or removing an event at `t` changes only plays that lie within 48 h of `t`, and whether those are chains shows within 72 h:
+**How far neighbours reach.** An event covers at most 24 h, so one link spans at most 24 h between two starts. Chains of
+links are bounded too: linked events whose starts lie more than 24 h apart (a bot that starts a song every minute for a
+week) are no play of anybody's; such a chain is cut at UTC midnights, which are fixed points, so a cut never moves the
+cuts beside it. Hence adding or removing an event at `t` changes only plays that lie within 48 h of `t`, and whether
+those are chains shows within 72 h:
 
     group(everything + e) - group(everything)  ==  group(window + e) - group(window)
 
-for any `window` that holds at least the events that start within `NEIGHBOUR_WINDOW_MS` of `e` (both ends included). For several
-new events the window is the union of theirs.
+for any `window` that holds at least the events that start within `NEIGHBOUR_WINDOW_MS` of `e` (both ends included).
+For several new events the window is the union of theirs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,7 +60,7 @@ class Counts(NamedTuple):
 
 
 def is_listen(played_ms: int | None, duration_ms: int | None) -> bool:
-    """Half the track or 240 s; 30 s where its length is unknown. A play of unknown time is a scrobble: its source judged it."""
+    """Half the track or 240 s; 30 s where its length is unknown. A scrobble tells no time: its source has judged."""
     if played_ms is None:
         return True
     if not duration_ms:
@@ -73,7 +74,10 @@ def group(events: Sequence[PlayEventRow]) -> list[Play]:
         (event,) = events
         return [_play(event.started_at_ms, event.played_ms, event.duration_ms, (event.event_id,))]
     plays: list[Play] = []
-    for chain in _linked(_distinct(events)):
+    rows = _distinct(events)
+    if not _any_link(rows):
+        return [_play(row.started_at_ms, row.played_ms, row.duration_ms, (row.event_id,)) for row in rows]
+    for chain in _linked(rows):
         if chain[-1].started_at_ms - chain[0].started_at_ms <= _LONGEST_PLAY_MS:
             plays.append(_fold(chain))
         else:
@@ -130,6 +134,19 @@ def _reach_ms(event: PlayEventRow) -> int:
     if length is None:
         length = _LISTEN_OF_UNKNOWN_DURATION_MS  # two listens cannot start closer than that
     return event.started_at_ms + max(min(length, _LONGEST_EVENT_MS) - _TOLERANCE_MS, _TOLERANCE_MS)
+
+
+def _any_link(rows: list[PlayEventRow]) -> bool:
+    """Cheaper than `_linked`, and most often False: plays of one track are hours apart."""
+    reach = rows[0].started_at_ms if rows else 0
+    parts: set[str] = set()
+    for row in rows:
+        if row.started_at_ms < reach or row.playback_id in parts:
+            return True
+        reach = _reach_ms(row)
+        if row.playback_id:
+            parts.add(row.playback_id)
+    return False
 
 
 def _linked(rows: list[PlayEventRow]) -> list[list[PlayEventRow]]:
