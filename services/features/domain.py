@@ -3,19 +3,17 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from shared.codec.plays import AcceptedEvent
 from shared.ids import to_signed, track_key
 from shared.plays.grouping import NEIGHBOUR_WINDOW_MS, Counts, PlayEventRow, day_counts, group
 
-
-class Pair(NamedTuple):
-    """One listener and one track; the key as Postgres holds it, signed."""
-
-    tenant_id: str
-    user_id: str
-    track_key: int
+Pair: TypeAlias = tuple[str, str, int]
+"""(tenant_id, user_id, track_key): one listener and one track; the key as Postgres holds it, signed."""
+Cell: TypeAlias = tuple[str, str, int, int]
+"""A pair, and days since 1970-01-01 (UTC)."""
+Rows: TypeAlias = Mapping[Pair, list[PlayEventRow]]
 
 
 class Window(NamedTuple):
@@ -26,13 +24,21 @@ class Window(NamedTuple):
     to_ms: int
 
 
-class Cell(NamedTuple):
-    pair: Pair
-    day: int
-    """Days since 1970-01-01, UTC."""
+class Said(NamedTuple):
+    """What a listener said of a target: one row of the table feedback, in its column order."""
+
+    tenant_id: str
+    user_id: str
+    target_type: int
+    target_id: str
+    kind: int
+    given_at_us: int
+    event_id: bytes
+    received_at_ms: int | None
 
 
 _NOTHING = Counts(0, 0, 0, 0)
+_EVENT_ID = AcceptedEvent._fields.index("event_id")  # from here on, an accepted event's fields are a ledger row's
 
 
 def signed_track_keys(track_ids: Iterable[str]) -> dict[str, int]:
@@ -40,16 +46,33 @@ def signed_track_keys(track_ids: Iterable[str]) -> dict[str, int]:
     return {track_id: to_signed(track_key(track_id)) for track_id in set(track_ids)}
 
 
+def pair_of(event: AcceptedEvent, keys: Mapping[str, int]) -> Pair:
+    return event.tenant_id, event.user_id, keys[event.track_id]
+
+
 def by_pair(events: Iterable[AcceptedEvent], keys: Mapping[str, int]) -> dict[Pair, list[PlayEventRow]]:
     """The events as ledger rows, by listener and track."""
     pairs: defaultdict[Pair, list[PlayEventRow]] = defaultdict(list)
-    for tenant_id, user_id, track_id, event_id, started, played, duration, playback_id, received in events:
-        row = PlayEventRow(event_id, started, played, duration, playback_id, received)
-        pairs[Pair(tenant_id, user_id, keys[track_id])].append(row)
+    row_of = PlayEventRow._make
+    for event in events:
+        pairs[event[0], event[1], keys[event[2]]].append(row_of(event[_EVENT_ID:]))
     return pairs
 
 
-def windows(pairs: Mapping[Pair, Sequence[PlayEventRow]]) -> list[Window]:
+def by_event_id(rows: Rows) -> dict[Pair, set[bytes]]:
+    return {pair: {row.event_id for row in own} for pair, own in rows.items()}
+
+
+def without(rows: Rows, known: Mapping[Pair, set[bytes]]) -> Rows:
+    """Leave out the rows with these event ids, and pairs that have none left."""
+    left = {pair: own for pair, own in rows.items() if pair not in known}
+    for pair, event_ids in known.items():
+        if own := [row for row in rows.get(pair, ()) if row.event_id not in event_ids]:
+            left[pair] = own
+    return left
+
+
+def windows(pairs: Rows) -> list[Window]:
     """Where to look for neighbours of new events: windows that overlap are one, so that no row is met twice."""
     found: list[Window] = []
     for pair, rows in pairs.items():
@@ -68,9 +91,7 @@ def windows(pairs: Mapping[Pair, Sequence[PlayEventRow]]) -> list[Window]:
     return found
 
 
-def changes(
-    new: Mapping[Pair, Sequence[PlayEventRow]], neighbours: Mapping[Pair, Sequence[PlayEventRow]]
-) -> dict[Cell, Counts]:
+def changes(new: Rows, neighbours: Mapping[Pair, Sequence[PlayEventRow]]) -> dict[Cell, Counts]:
     """What the new events add to each cell's counts, by difference: derived with them minus derived without.
 
     `neighbours` holds what was in the ledger before, within `windows(new)`. Cells that do not change are left out;
@@ -80,13 +101,11 @@ def changes(
     for pair, rows in new.items():
         old = neighbours.get(pair)
         after = day_counts(group([*old, *rows] if old else rows))
-        if not old:
-            for day, counts in after.items():
-                changed[Cell(pair, day)] = counts
-            continue
-        before = day_counts(group(old))
-        for day in after.keys() | before.keys():
-            difference = Counts(*map(int.__sub__, after.get(day, _NOTHING), before.get(day, _NOTHING)))
-            if any(difference):
-                changed[Cell(pair, day)] = difference
+        before = day_counts(group(old)) if old else {}
+        for day in after.keys() | before.keys() if before else after:
+            counts = after.get(day, _NOTHING)
+            if day in before:
+                counts = Counts(*map(int.__sub__, counts, before[day]))
+            if any(counts):
+                changed[*pair, day] = counts
     return changed

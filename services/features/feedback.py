@@ -1,7 +1,6 @@
 """Feedback: the path of a batch from records to what holds now, top to bottom. The newest `given_at` of a target wins."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import structlog
 from google.protobuf.message import DecodeError
@@ -9,6 +8,7 @@ from meiri.feedback.v1.feedback_event_pb2 import FeedbackEvent, FeedbackKind
 
 from services.features import store
 from services.features.dead_letters import DeadLetters
+from services.features.domain import Said
 from shared.errors import Permanent
 from shared.kafka.log import Record, TopicPartition, trace_of
 from shared.postgres import Transaction
@@ -18,20 +18,8 @@ log = structlog.get_logger()
 
 TRACK, ARTIST = 1, 2
 _TARGETS = {"track": TRACK, "artist": ARTIST}
+_LIMIT_S = 253_402_300_800  # the year 10000
 _KINDS = frozenset(FeedbackKind.values()) - {FeedbackKind.FEEDBACK_KIND_UNSPECIFIED}
-
-
-class Said(NamedTuple):
-    """One row of the table, in its column order."""
-
-    tenant_id: str
-    user_id: str
-    target_type: int
-    target_id: str
-    kind: int
-    given_at_us: int
-    event_id: bytes
-    received_at_ms: int | None
 
 
 class FeedbackHandler:
@@ -76,6 +64,8 @@ def read(record: Record) -> Said:
         raise Permanent("user_mismatch", "The user in the record's key is not the one in its value.")
     if event.kind not in _KINDS or len(event.event_id) != 16 or not event.HasField("given_at"):
         raise Permanent("incomplete_feedback", "Feedback needs a kind, an event_id of 16 bytes and given_at.")
+    if not -_LIMIT_S < event.given_at.seconds < _LIMIT_S or not -_LIMIT_S < event.received_at.seconds < _LIMIT_S:
+        raise Permanent("time_out_of_range", "A time of this feedback is not between the years 1 and 9999: correct it.")
     if any("\0" in text for text in (tenant_id, user_id, target_id)):
         raise Permanent("zero_byte", "An id has a zero byte, which Postgres cannot keep: send it without.")
     received = event.received_at.ToMilliseconds() if event.HasField("received_at") else None

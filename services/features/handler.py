@@ -11,7 +11,7 @@ import structlog
 
 from services.features import store
 from services.features.dead_letters import DeadLetters
-from services.features.domain import by_pair, changes, signed_track_keys, windows
+from services.features.domain import Rows, by_event_id, by_pair, changes, pair_of, signed_track_keys, windows, without
 from shared.codec.plays import AcceptedEvent, decode_plays
 from shared.errors import Permanent
 from shared.ids import partition_of
@@ -21,6 +21,8 @@ from shared.telemetry import bound_trace
 from shared.topics import PLAYS
 
 log = structlog.get_logger()
+
+_LIMIT_MS = 253_402_300_800_000  # the year 10000
 
 
 class PlaysHandler:
@@ -38,28 +40,29 @@ class PlaysHandler:
             except Permanent as refusal:
                 await self._dead_letters.send(record, refusal)
 
-        # Leave out what the ledger has: repeats within the batch, then what the neighbours show.
+        # Leave out what the ledger has: repeats within the batch, then what the neighbours show, then what a key meets.
         events = without_repeats(sent)
         keys = signed_track_keys(event.track_id for event in events)
-        pairs = by_pair(events, keys)
-        old = await store.neighbours(tx, windows(pairs)) if events else {}
-        if old:
-            known = {(pair[0], pair[1], row.event_id) for pair, rows in old.items() for row in rows}
-            events = [event for event in events if (event.tenant_id, event.user_id, event.event_id) not in known]
-        if events and (otherwise_known := await store.insert(tx, events, keys)):
-            events = [event for place, event in enumerate(events) if place not in otherwise_known]
+        new: Rows = by_pair(events, keys)
+        old = await store.neighbours(tx, windows(new)) if new else {}
+        if known := by_event_id(old):
+            events = [event for event in events if event.event_id not in known.get(pair_of(event, keys), ())]
+            new = without(new, known)
+        if events and (places := await store.insert(tx, events, keys)):
+            new = without(new, by_event_id(by_pair((events[place] for place in places), keys)))
+            events = [event for place, event in enumerate(events) if place not in places]
 
         # Count what is new.
-        changed = changes(by_pair(events, keys), old)
+        changed = changes(new, old)
         if changed:
             await store.add_to_cells(tx, changed)
         if events:
             await store.add_to_users(tx, Counter((event.tenant_id, event.user_id) for event in events))
         listens: defaultdict[tuple[str, int, int], int] = defaultdict(int)
-        for ((tenant_id, _, track_key), day), difference in changed.items():
+        for (tenant_id, _, track_key, day), difference in changed.items():
             listens[tenant_id, day, track_key] += difference.listens
-        if listens := defaultdict(int, {key: count for key, count in listens.items() if count}):
-            await store.add_to_trending(tx, source.partition, listens)
+        if trending := {key: count for key, count in listens.items() if count}:
+            await store.add_to_trending(tx, source.partition, trending)
         if duplicates := len(sent) - len(events):
             await store.add_duplicates(tx, source.partition, duplicates)
 
@@ -84,11 +87,22 @@ def read(record: Record) -> list[AcceptedEvent]:
         # Another partition's transaction may be counting for the same user at this moment.
         if partition_of(tenant_id, user_id, PLAYS.partitions) != record.partition:
             raise Permanent(
-                "wrong_partition", "A user of this batch belongs to another partition: send it to crc32(tenant|user) modulo 4."
+                "wrong_partition",
+                "A user of this batch belongs to another partition: send it to crc32(tenant|user) modulo 4.",
             )
+    if not all(
+        0 <= event.started_at_ms < _LIMIT_MS
+        and (event.played_ms or 0) < _LIMIT_MS
+        and (event.duration_ms or 0) < _LIMIT_MS
+        and 0 <= event.received_at_ms < _LIMIT_MS
+        for event in events
+    ):
+        raise Permanent("time_out_of_range", "A time of this batch is before 1970 or after 9999: correct it.")
     texts |= {event.track_id for event in events} | {event.playback_id for event in events}
     if any(text is not None and "\0" in text for text in texts):
-        raise Permanent("zero_byte", "An id of this batch has a zero byte, which Postgres cannot keep: send it without.")
+        raise Permanent(
+            "zero_byte", "An id of this batch has a zero byte, which Postgres cannot keep: send it without."
+        )
     return events
 
 
