@@ -1,0 +1,3 @@
+from services.embedder.app import main
+
+main()

@@ -1,0 +1,3 @@
+from services.playlists.app import main
+
+main()

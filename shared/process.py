@@ -1,0 +1,45 @@
+"""How every service's process starts and ends: settings, logs, one event loop, one sentence when it cannot go on."""
+
+import gc
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+import uvloop
+
+from shared import telemetry
+from shared.errors import Unusable
+from shared.settings import Settings, load
+
+log = structlog.get_logger()
+
+S = TypeVar("S", bound=Settings)
+
+
+def run(service: str, settings_type: type[S], serve: Callable[[S], Coroutine[Any, Any, None]]) -> None:
+    """Read the settings, then serve until the service ends. Unusable, here or later: one sentence, exit status 2."""
+    settings = load(settings_type)
+    telemetry.configure(service)
+    # What start-up made lives as long as the process: keep the collector from walking it again and again.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        uvloop.run(_serve(serve(settings)))
+    except Unusable as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+async def _serve(service: Awaitable[None]) -> None:
+    try:
+        await service
+    except* Unusable as group:
+        # Task groups wrap what their tasks raise; the sentence is what the person at the terminal needs.
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        log.error("process.unusable", reason=str(error))
+        raise error from None
