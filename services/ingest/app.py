@@ -2,15 +2,13 @@
 
 import asyncio
 import gc
-import sys
 from pathlib import Path
 
 import structlog
-import uvloop
 
 from services.ingest.handler import Handler
 from services.ingest.settings import IngestSettings
-from shared import telemetry
+from shared import process
 from shared.clock import Clock
 from shared.codec.state import decode_track
 from shared.errors import Unusable
@@ -20,7 +18,6 @@ from shared.kafka.producer import Producer
 from shared.kafka.view import TopicView
 from shared.rpc.server import Server
 from shared.rpc.tokens import Verifier
-from shared.settings import load
 from shared.topics import INGRESS_PATTERN, PLAY_EVENTS, PLAY_IMPORTS, TRACKS
 
 log = structlog.get_logger()
@@ -44,13 +41,13 @@ async def run(settings: IngestSettings) -> None:
         gc.freeze()  # the catalogue stays: do not walk it again and again
         handler = Handler(producer, lengths.get, clock, with_breaker=settings.ingest_breaker)
         stop = asyncio.Event()
-
-        def stuck(is_stuck: bool) -> None:
-            health.add(asyncio.ensure_future(server.health.set(serving=not is_stuck)))
-
-        health: set[asyncio.Future[None]] = set()
         await server.health.set(serving=True)
         async with asyncio.TaskGroup() as tasks:
+
+            def stuck(is_stuck: bool) -> None:
+                """A halted topic, or a broker that does not acknowledge, for longer than some seconds."""
+                tasks.create_task(server.health.set(serving=not is_stuck))
+
             side = [tasks.create_task(lengths.failed()), tasks.create_task(_log_windows(handler))]
             consuming = tasks.create_task(
                 consume_at_least_once(
@@ -100,10 +97,4 @@ def _read(path: str) -> str:
 
 
 def main() -> None:
-    settings = load(IngestSettings)
-    telemetry.configure("ingest")
-    try:
-        uvloop.run(run(settings))
-    except Unusable as error:
-        sys.stderr.write(f"{error}\n")
-        raise SystemExit(2) from None
+    process.run("ingest", IngestSettings, run)

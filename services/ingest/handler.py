@@ -46,11 +46,13 @@ CatalogueLength = Callable[[str], int | None]
 
 
 class Judged(NamedTuple):
-    """What became of one record, the output partition of an accepted event, and when it came through the door."""
+    """What became of one record, the output partition of an accepted event, when it came through the door, and whether
+    the catalogue knows its track."""
 
     verdict: AcceptedEvent | Refusal
     partition: int
     received_at_ms: int
+    known: bool = False
 
 
 class Owner(NamedTuple):
@@ -102,11 +104,13 @@ class Handler:
             letters: list[Outgoing] = []
             reasons: Counter[str] = Counter()
             verdicts: list[bool] = []
+            unknown_tracks = 0
             ahead_ms = self._clock.ahead_ms()
             for record in records:
-                verdict, out_partition, received_at_ms = self._judge(record, record.timestamp + ahead_ms)
+                verdict, out_partition, received_at_ms, known = self._judge(record, record.timestamp + ahead_ms)
                 if isinstance(verdict, AcceptedEvent):
                     accepted.setdefault(out_partition, []).append(verdict)
+                    unknown_tracks += not known
                     verdicts.append(True)
                 else:
                     letters.append(_dead_letter(record, verdict, received_at_ms))
@@ -118,7 +122,11 @@ class Handler:
             self._breakers[topic] = breaker
         self.reasons += reasons
         self.counts.update(
-            records=len(records), accepted=len(records) - len(letters), rejected=len(letters), batches=len(batches)
+            records=len(records),
+            accepted=len(records) - len(letters),
+            rejected=len(letters),
+            unknown_tracks=unknown_tracks,
+            batches=len(batches),
         )
 
     def _judge(self, record: Record, appended_at_ms: int) -> Judged:
@@ -153,10 +161,8 @@ class Handler:
             catalogue_duration_ms=length_ms or None,
             by_clients_clock=record.topic != PLAY_IMPORTS.name,
         )
-        if length_ms is None:
-            # An unknown id is kept as it is: the catalogue may learn it later, and then the play already counts for it.
-            self.counts["unknown_tracks" if track_id else "provisional"] += 1
-        return Judged(verdict, partition, received_at_ms)
+        # An unknown id is kept as it is: the catalogue may learn it later, and then the play already counts for it.
+        return Judged(verdict, partition, received_at_ms, length_ms is not None)
 
     def _checked(self, topic: str, verdicts: list[bool], reasons: Counter[str]) -> Breaker:
         before = self._breakers.get(topic, Breaker())
