@@ -1,8 +1,8 @@
 """The archive: every accepted play event in Parquet, by the day it came through the door.
 
 `<archive>/plays/received_day=YYYY-MM-DD/<partition>-<first offset>-<last offset>.parquet`, one row per event, with the
-columns of SCHEMA. A file appears whole or not at all. Delivery is at least once, so files may overlap and an event id may
-come again, for ever: readers keep one row per (tenant, user, event_id).
+columns of SCHEMA. A file appears whole or not at all. Delivery is at least once, so files may overlap and an event id
+may come again, for ever: readers keep one row per (tenant, user, event_id).
 """
 
 import os

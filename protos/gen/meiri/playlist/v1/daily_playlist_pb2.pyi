@@ -33,8 +33,6 @@ class _FallbackEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fallback.Val
     """Nothing is known of the listener yet."""
     FALLBACK_EMBEDDER_AWAY: _Fallback.ValueType  # 3
     """The embedder did not answer."""
-    FALLBACK_FEATURES_AWAY: _Fallback.ValueType  # 4
-    """Features did not answer."""
 
 class Fallback(_Fallback, metaclass=_FallbackEnumTypeWrapper):
     """Why a list is not personal."""
@@ -46,8 +44,6 @@ FALLBACK_NO_HISTORY: Fallback.ValueType  # 2
 """Nothing is known of the listener yet."""
 FALLBACK_EMBEDDER_AWAY: Fallback.ValueType  # 3
 """The embedder did not answer."""
-FALLBACK_FEATURES_AWAY: Fallback.ValueType  # 4
-"""Features did not answer."""
 Global___Fallback: _TypeAlias = Fallback  # noqa: Y015
 
 class _ReasonKind:

