@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import structlog
 
@@ -98,7 +98,11 @@ class Loop:
             on_revoked=self._revoked,
             reset=self._reset,
         ) as member:
-            side = [asyncio.create_task(task) for task in (self._watch(member), self._commits(member), self._stop.wait())]
+            side: list[asyncio.Future[Any]] = [
+                asyncio.create_task(self._watch(member)),
+                asyncio.create_task(self._commits(member)),
+                asyncio.create_task(self._stop.wait()),
+            ]
             try:
                 await asyncio.wait([*side, self._failed], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -127,7 +131,6 @@ class Loop:
 
     async def _work(self, member: Member, worker: _Worker) -> None:
         """One partition's path: begin, then fetch, apply, mark, again and again."""
-        partition = worker.partition
         try:
             while not worker.halt.is_set():
                 await self._begin(member, worker)
@@ -186,7 +189,13 @@ class Loop:
                 now = time.monotonic()
                 if tries == 1 or now - told > 10.0:
                     told = now
-                    log.warning("consumer.retrying", group=self._group, partition=_name(partition), tries=tries, error=str(error))
+                    log.warning(
+                        "consumer.retrying",
+                        group=self._group,
+                        partition=_name(partition),
+                        tries=tries,
+                        error=str(error),
+                    )
                 if now - began > _STUCK_AFTER_S:
                     self._mark_stuck(partition, stuck=True)
                 with suppress(TimeoutError):
@@ -294,7 +303,9 @@ async def topics_exist(log_: EventLog, topics: Iterable[Topic], stop: asyncio.Ev
             if not missing:
                 return True
         if time.monotonic() > deadline:
-            raise Unusable(f"Kafka has no topic {', '.join(missing) or '(no answer)'}. Create the topics, then start again.")
+            raise Unusable(
+                f"Kafka has no topic {', '.join(missing) or '(no answer)'}. Create the topics, then start again."
+            )
         if not told:
             told = True
             log.warning("kafka.topics_missing", topics=missing)
