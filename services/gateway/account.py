@@ -61,14 +61,18 @@ class Accounts(AccountServiceServicer):
         if scope is Scope.USER and USER_ID.fullmatch(request.subject) is None:
             raise Permanent(USER_ID_BAD.reason, "subject must be the user's id: 1 to 64 of A-Z, a-z, 0-9, _ and -.")
         if not 1 <= len(request.subject) <= 64 or not request.subject.isprintable():
-            raise Permanent("subject_bad", "subject must be 1 to 64 printable characters: name who will bear the token.")
+            raise Permanent(
+                "subject_bad", "subject must be 1 to 64 printable characters: name who will bear the token."
+            )
         ttl = DEFAULT_TTL
         if request.HasField("ttl"):
             ttl = timedelta(seconds=max(-1, min(request.ttl.seconds, 10**10)))
         if not timedelta(0) < ttl <= MAX_TTL:
             raise Permanent("ttl_bad", "ttl must be from a second to 366 days.")
         if not await self._store.has(TENANTS, request.tenant_id):
-            raise NotFound("tenant_unknown", f"There is no tenant {request.tenant_id[:40]!a}: create it with UpsertTenant.")
+            raise NotFound(
+                "tenant_unknown", f"There is no tenant {request.tenant_id[:40]!a}: create it with UpsertTenant."
+            )
         now = self._clock.now()
         token = mint(
             self._private_pem, tenant_id=request.tenant_id, subject=request.subject, scope=scope, now=now, ttl=ttl
@@ -82,7 +86,9 @@ class Accounts(AccountServiceServicer):
         caller = principal()
         tenant_id = require_tenant(caller)
         if not 1 <= len(request.users) <= MAX_USERS:
-            raise Permanent("user_count_bad", f"A call has 1 to {MAX_USERS} users, this has {len(request.users)}: split it.")
+            raise Permanent(
+                "user_count_bad", f"A call has 1 to {MAX_USERS} users, this has {len(request.users)}: split it."
+            )
         states: dict[str, bytes] = {}
         refused: list[RefusedUser] = []
         for index, message in enumerate(request.users):

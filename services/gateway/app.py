@@ -1,7 +1,6 @@
 """The gateway, put together: Postgres for state, Kafka for what comes in, gRPC in front, the relay behind."""
 
 import asyncio
-from pathlib import Path
 
 import structlog
 from meiri.account.v1.account_service_pb2_grpc import add_AccountServiceServicer_to_server
@@ -18,26 +17,22 @@ from services.gateway.policies import POLICIES
 from services.gateway.relay import Relay
 from services.gateway.settings import GatewaySettings
 from services.gateway.store import StateStore
-from shared import process
-from shared.clock import Clock
-from shared.errors import Unusable
 from shared.kafka.broker import KafkaLog
 from shared.kafka.producer import Producer
 from shared.postgres import Database
+from shared.process import clock_of, read_file, run, verifier_of
 from shared.rpc.server import Server
-from shared.rpc.tokens import Verifier
-from shared.settings import env_name
 
 log = structlog.get_logger()
 
 MAX_CONCURRENT_CALLS = 256
 
 
-async def run(settings: GatewaySettings) -> None:
+async def serve(settings: GatewaySettings) -> None:
     """Serve until SIGTERM or SIGINT. Raises Unusable with a sentence where the configuration cannot work."""
-    clock = Clock(Path(settings.clock_file) if settings.clock_file else None)
-    verifier = Verifier(_read(settings, "token_public_key"), clock)
-    private_pem = _read(settings, "gateway_token_private_key")
+    clock = clock_of(settings)
+    verifier = verifier_of(settings, clock)
+    private_pem = read_file(settings, "gateway_token_private_key")
     zones()  # a slow first answer is better given here than to a caller
     async with (
         Database.open(settings.gateway_database_url, application_name="gateway") as db,
@@ -83,14 +78,5 @@ def _log_window(play_events: PlayEvents) -> None:
         play_events.counts.clear()
 
 
-def _read(settings: GatewaySettings, field: str) -> str:
-    path = str(getattr(settings, field))
-    try:
-        return Path(path).read_text()
-    except OSError as error:
-        variable = env_name(GatewaySettings, field)
-        raise Unusable(f"{path} cannot be read ({error.strerror}): set {variable} to the PEM file.") from None
-
-
 def main() -> None:
-    process.run("gateway", GatewaySettings, run)
+    run("gateway", GatewaySettings, serve)

@@ -20,7 +20,9 @@ class Catalog(CatalogServiceServicer):
     async def UpsertTracks(self, request: UpsertTracksRequest, context: object) -> UpsertTracksResponse:
         tenant_id = require_tenant(principal())
         if not 1 <= len(request.tracks) <= MAX_TRACKS:
-            raise Permanent("track_count_bad", f"A call has 1 to {MAX_TRACKS} tracks, this has {len(request.tracks)}: split.")
+            raise Permanent(
+                "track_count_bad", f"A call has 1 to {MAX_TRACKS} tracks, this has {len(request.tracks)}: split."
+            )
         states: dict[str, bytes] = {}
         refused: list[RefusedTrack] = []
         for index, message in enumerate(request.tracks):

@@ -28,12 +28,16 @@ from shared.limits import (
 TENANT_ID_BAD = Refusal("tenant_id_bad", "tenant_id must be 1 to 40 of a-z, 0-9 and -, and not begin with -.")
 SHARE_BAD = Refusal("familiar_share_bad", "familiar_share must be 0 to 1: send 0.5 for half of the list.")
 LENGTH_BAD = Refusal("list_length_bad", "list_length must be 1 to 200 songs.")
-TRACK_ID_BAD = Refusal("track_id_bad", "track_id must be 1 to 128 bytes and not begin with provisional: send your own id.")
+TRACK_ID_BAD = Refusal(
+    "track_id_bad", "track_id must be 1 to 128 bytes and not begin with provisional: send your own id."
+)
 TITLE_BAD = Refusal("title_bad", "title must be 1 to 1024 characters, without U+0000.")
 ARTIST_ID_BAD = Refusal("artist_id_bad", "artist_id must be 1 to 128 bytes: send your own id of the main artist.")
 ARTIST_NAME_BAD = Refusal("artist_name_bad", "artist_name must be 1 to 1024 characters, without U+0000.")
 GENRE_BAD = Refusal("genre_bad", "genre must be 1 to 1024 characters, without U+0000, or be left out.")
-TAGS_BAD = Refusal("tags_bad", "tags must be at most 50, each of 1 to 64 characters with a weight over 0 and at most 1.")
+TAGS_BAD = Refusal(
+    "tags_bad", "tags must be at most 50, each of 1 to 64 characters with a weight over 0 and at most 1."
+)
 RELEASED_ON_BAD = Refusal("released_on_bad", "released_on must be a date like 2024-05-31, or be left out.")
 DURATION_BAD = Refusal("duration_bad", "duration must be over 0 and at most 24 days, or be left out.")
 KIND_MISSING = Refusal("kind_missing", "kind is required: send love, dislike, ban or undo.")

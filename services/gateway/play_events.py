@@ -48,7 +48,9 @@ class PlayEvents(PlayEventServiceServicer):
 
     async def _publish(self, topic: Topic, events: Sequence[PlayEvent]) -> tuple[int, list[RefusedPlayEvent]]:
         if not 1 <= len(events) <= MAX_EVENTS:
-            raise Permanent("event_count_bad", f"A call has 1 to {MAX_EVENTS} events, this one has {len(events)}: split it.")
+            raise Permanent(
+                "event_count_bad", f"A call has 1 to {MAX_EVENTS} events, this one has {len(events)}: split it."
+            )
         if self._in_flight_bytes >= self._room_bytes[topic]:
             self.counts["shed"] += len(events)
             raise Exhausted("Too many events wait for Kafka: send these again after a second.")

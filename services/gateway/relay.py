@@ -23,7 +23,8 @@ TRANSACTION_S = 25.0
 
 class Relay:
     """Any number of replicas may run: a row lock lets one at a time publish a topic, so that a key's revisions keep their
-    order. Writers are never blocked by it. A crash before the mark publishes again, which changes nothing."""
+    order. Writers are never blocked by it. A crash before the mark publishes again, which changes nothing.
+    """
 
     def __init__(self, db: Database, store: StateStore, publisher: Publisher) -> None:
         self._db = db

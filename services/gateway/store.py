@@ -30,7 +30,7 @@ class StateStore:
         keys = sorted(states)  # in one order everywhere: otherwise two calls can wait for each other
         await self._db.execute(
             "INSERT INTO state AS now (topic, key, value)"
-            " SELECT $1, key, value FROM unnest($2::text[], $3::bytea[]) AS new (key, value) ORDER BY key COLLATE \"C\""
+            ' SELECT $1, key, value FROM unnest($2::text[], $3::bytea[]) AS new (key, value) ORDER BY key COLLATE "C"'
             " ON CONFLICT (topic, key) DO UPDATE SET value = excluded.value, revision = now.revision + 1"
             " WHERE now.value <> excluded.value",
             topic.name,

@@ -2,22 +2,18 @@
 
 import asyncio
 import gc
-from pathlib import Path
 
 import structlog
 
 from services.ingest.handler import Handler
 from services.ingest.settings import IngestSettings
-from shared import process
-from shared.clock import Clock
 from shared.codec.state import decode_track
-from shared.errors import Unusable
 from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_at_least_once
 from shared.kafka.producer import Producer
 from shared.kafka.view import TopicView
+from shared.process import clock_of, run, verifier_of
 from shared.rpc.server import Server
-from shared.rpc.tokens import Verifier
 from shared.topics import INGRESS_PATTERN, PLAY_EVENTS, PLAY_IMPORTS, TRACKS
 
 log = structlog.get_logger()
@@ -26,10 +22,10 @@ BATCH = 2_000
 BATCH_WAIT_S = 0.05
 
 
-async def run(settings: IngestSettings) -> None:
+async def serve(settings: IngestSettings) -> None:
     """Serve until SIGTERM or SIGINT. Raises Unusable with a sentence where the configuration cannot work."""
-    clock = Clock(Path(settings.clock_file) if settings.clock_file else None)
-    verifier = Verifier(_read(settings.token_public_key), clock)
+    clock = clock_of(settings)
+    verifier = verifier_of(settings, clock)
     async with (
         Server(settings.ingest_listen, policies={}, verifier=verifier, servicers=(), max_concurrent=1) as server,
         KafkaLog.open(settings.kafka_bootstrap_servers, client_id="ingest") as events,
@@ -89,12 +85,5 @@ def _log_window(handler: Handler) -> None:
         handler.reasons.clear()
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError as error:
-        raise Unusable(f"{path} cannot be read ({error.strerror}): set MEIRI_TOKEN_PUBLIC_KEY to the PEM file.") from None
-
-
 def main() -> None:
-    process.run("ingest", IngestSettings, run)
+    run("ingest", IngestSettings, serve)

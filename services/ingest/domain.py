@@ -30,8 +30,12 @@ STARTED_IN_FUTURE = Refusal(
     "started_in_future", "started_at is over an hour after the event arrived: check its unit and the clock."
 )
 PLAYED_FOR_BAD = Refusal("played_for_bad", "played_for must be 0 to 24 hours: send the time really heard, or nothing.")
-DURATION_BAD = Refusal("track_duration_bad", "track_duration must be 0 to 24 days: send the track's length, or nothing.")
-TRACK_ID_BAD = Refusal("track_id_bad", "track_id has at most 128 bytes and does not start with provisional: send yours.")
+DURATION_BAD = Refusal(
+    "track_duration_bad", "track_duration must be 0 to 24 days: send the track's length, or nothing."
+)
+TRACK_ID_BAD = Refusal(
+    "track_id_bad", "track_id has at most 128 bytes and does not start with provisional: send yours."
+)
 TEXT_TOO_LONG = Refusal("text_too_long", "title and artist_name have at most 1024 characters each: shorten them.")
 PLAYBACK_ID_BAD = Refusal("playback_id_bad", "playback_id has at most 64 bytes: send a short opaque id.")
 TEXT_HAS_NUL = Refusal("text_has_nul", "A text contains U+0000: remove it.")

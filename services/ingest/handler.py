@@ -47,7 +47,8 @@ CatalogueLength = Callable[[str], int | None]
 
 class Judged(NamedTuple):
     """What became of one record, the output partition of an accepted event, when it came through the door, and whether
-    the catalogue knows its track."""
+    the catalogue knows its track.
+    """
 
     verdict: AcceptedEvent | Refusal
     partition: int

@@ -65,7 +65,10 @@ def _track(**fields: object) -> Track:
     ("fields", "reason"),
     [
         ({}, None),
-        ({"genre": "ambient", "tags": [Tag(name="calm", weight=1.0), Tag(name="rain")], "released_on": "2020-02-29"}, None),
+        (
+            {"genre": "ambient", "tags": [Tag(name="calm", weight=1.0), Tag(name="rain")], "released_on": "2020-02-29"},
+            None,
+        ),
         ({"track_id": ""}, "track_id_bad"),
         ({"track_id": "ü" * 65}, "track_id_bad"),
         ({"track_id": "provisional:1"}, "track_id_bad"),

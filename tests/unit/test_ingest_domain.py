@@ -117,9 +117,7 @@ def test_a_device_clock_that_was_reset_is_corrected() -> None:
 
 @pytest.mark.parametrize("skew_ms", [48 * HOUR_MS, -48 * HOUR_MS, 10 * 365 * 24 * HOUR_MS, -RECEIVED_MS])
 def test_any_clock_fault_is_corrected_when_the_client_says_when_it_sent(skew_ms: int) -> None:
-    event = PLAYED._replace(
-        started_at_ms=RECEIVED_MS - 300_000 + skew_ms, client_sent_at_ms=RECEIVED_MS + skew_ms
-    )
+    event = PLAYED._replace(started_at_ms=RECEIVED_MS - 300_000 + skew_ms, client_sent_at_ms=RECEIVED_MS + skew_ms)
     assert _accepted(event).started_at_ms == RECEIVED_MS - 300_000
 
 
