@@ -6,13 +6,16 @@ What the services say of a listener is not asked: the check would then repeat th
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 
 import numpy as np
-from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist, Reason, ReasonKind, Recommendation
+from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist
+from meiri.playlist.v1.daily_playlist_pb2 import Reason as ReasonMessage
 
 from infra.demo.world import TenantWorld
 from shared.plays.grouping import PlayEventRow, group
+from shared.recommend.reason_check import History, verify_reason
+from shared.recommend.values import Reason, ReasonKind
 
 EPOCH = date(1970, 1, 1)
 ARTIST_CAP = 3
@@ -21,21 +24,9 @@ FEW_PLAYS = 10
 
 
 @dataclass
-class History:
-    """One listener's history: per track plays, listens and the newest UTC day; listens per artist and genre."""
-
-    plays: Counter[str] = field(default_factory=Counter)
-    listens: Counter[str] = field(default_factory=Counter)
-    last_day: dict[str, int] = field(default_factory=dict)
-    artist_listens: Counter[str] = field(default_factory=Counter)
-    genre_listens: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
 class Said:
     """A listener's feedback: ids."""
 
-    loved: set[str] = field(default_factory=set)
     disliked: set[str] = field(default_factory=set)
     banned_artists: set[str] = field(default_factory=set)
 
@@ -63,27 +54,27 @@ class Findings:
 
 
 def histories(world: TenantWorld) -> dict[str, History]:
-    """By user id, from the plays of the world."""
-    found: dict[str, History] = {}
-    plays = world.plays
-    order = np.lexsort((plays.started_at_ms, plays.track, plays.user))
-    bounds = np.flatnonzero(np.diff(plays.user[order]) | np.diff(plays.track[order])) + 1
+    """By user id, from the plays of the world; tracks are indices into its tracks, artists and genres are numbered here."""
+    artist_of = _numbers(world.tracks.artist_id)
+    genre_of = _numbers(world.tracks.genre)
+    # What is popular is not of the listener's own history, so it is not judged here.
+    popular = frozenset(range(len(world.tracks)))
+    plays: dict[int, dict[int, int]] = {}
+    listens: dict[int, dict[int, int]] = {}
+    last_played: dict[int, dict[int, date]] = {}
+    columns = world.plays
+    order = np.lexsort((columns.started_at_ms, columns.track, columns.user))
+    bounds = np.flatnonzero(np.diff(columns.user[order]) | np.diff(columns.track[order])) + 1
     for rows in np.split(order, bounds):
         if not len(rows):
             continue
-        track = int(plays.track[rows[0]])
-        track_id, artist_id, genre = (
-            world.tracks.track_id[track],
-            world.tracks.artist_id[track],
-            world.tracks.genre[track],
-        )
-        history = found.setdefault(world.listeners.user_id[int(plays.user[rows[0]])], History())
+        user, track = int(columns.user[rows[0]]), int(columns.track[rows[0]])
         derived = group(
             [
                 PlayEventRow(
-                    plays.event_id[row].tobytes(),
-                    int(plays.started_at_ms[row]),
-                    None if plays.played_ms[row] < 0 else int(plays.played_ms[row]),
+                    columns.event_id[row].tobytes(),
+                    int(columns.started_at_ms[row]),
+                    None if columns.played_ms[row] < 0 else int(columns.played_ms[row]),
                     world.tracks.duration_ms[track],
                     None,
                     0,
@@ -91,13 +82,22 @@ def histories(world: TenantWorld) -> dict[str, History]:
                 for row in rows.tolist()
             ]
         )
-        history.plays[track_id] = len(derived)
-        history.listens[track_id] = sum(play.listen for play in derived)
-        history.last_day[track_id] = max(play.started_at_ms for play in derived) // 86_400_000
-        history.artist_listens[artist_id] += history.listens[track_id]
-        if genre is not None:
-            history.genre_listens[genre] += history.listens[track_id]
-    return found
+        plays.setdefault(user, {})[track] = len(derived)
+        listens.setdefault(user, {})[track] = sum(play.listen for play in derived)
+        newest = max(play.started_at_ms for play in derived)
+        last_played.setdefault(user, {})[track] = EPOCH + timedelta(days=newest // 86_400_000)
+    return {
+        world.listeners.user_id[user]: History(
+            plays[user], listens[user], last_played[user], artist_of, genre_of, popular=popular
+        )
+        for user in plays
+    }
+
+
+def _numbers(names: Sequence[str | None]) -> list[int]:
+    """A number per name, -1 for an absent one."""
+    known: dict[str, int] = {}
+    return [-1 if name is None else known.setdefault(name, len(known)) for name in names]
 
 
 def check(
@@ -108,13 +108,13 @@ def check(
 ) -> Findings:
     """Check one list per listener of a tenant: whose it is, what is in it, how it is mixed, and each reason."""
     findings = Findings()
-    catalogue = set(world.tracks.track_id)
+    track_of = {track_id: index for index, track_id in enumerate(world.tracks.track_id)}
     for user_id in sorted(heard):
         playlist = lists.get(user_id)
         if playlist is None:
             findings.fault("listener without a list", user_id)
             continue
-        _check_list(findings, playlist, world, user_id, heard[user_id], (said or {}).get(user_id, Said()), catalogue)
+        _check_list(findings, playlist, world, user_id, heard[user_id], (said or {}).get(user_id, Said()), track_of)
     for user_id in sorted(lists.keys() - heard.keys()):
         findings.fault("list of nobody", user_id)
     return findings
@@ -127,7 +127,7 @@ def _check_list(
     user_id: str,
     history: History,
     said: Said,
-    catalogue: set[str],
+    track_of: Mapping[str, int],
 ) -> None:
     songs = list(playlist.recommendations)
     findings.lists += 1
@@ -152,41 +152,30 @@ def _check_list(
         if number > 0:
             findings.fault(kind, user_id)
     for song in songs:
-        if song.track_id not in catalogue:
+        track = track_of.get(song.track_id)
+        if track is None:
             findings.fault("track of another catalogue", f"{user_id}: {song.track_id}")
-        if song.familiar != (history.plays[song.track_id] > 0):
+            continue
+        if song.familiar != (history.plays.get(track, 0) > 0):
             findings.fault("familiar or discovery is wrong", f"{user_id}: {song.track_id}")
         if song.track_id in said.disliked or song.artist_id in said.banned_artists:
             findings.fault("banned or disliked", f"{user_id}: {song.track_id}")
-        findings.reasons[ReasonKind.Name(song.reason.kind).removeprefix("REASON_KIND_")] += 1
-        today = (date.fromisoformat(playlist.playlist_date) - EPOCH).days
-        if not is_true(song.reason, song, history, said, today):
+        reason = _reason(song.reason, track, history, track_of)
+        findings.reasons[reason.kind.name] += 1
+        named = song.reason.artist_id in {"", song.artist_id} and song.reason.genre in {"", world.tracks.genre[track]}
+        if not named or not verify_reason(reason, track, history, date.fromisoformat(playlist.playlist_date)):
             findings.fault("untrue reason", f"{user_id}: {song.track_id} {song.reason.sentence}")
 
 
-def is_true(reason: Reason, song: Recommendation, history: History, said: Said, today: int) -> bool:
-    """Whether the listener's history bears the claim out, number and all."""
-    kind = reason.kind
-    if kind == ReasonKind.REASON_KIND_YOU_OFTEN_PLAY:
-        return reason.track_id == song.track_id and history.listens[song.track_id] == reason.number >= 2
-    if kind == ReasonKind.REASON_KIND_YOU_HAVE_PLAYED:
-        return reason.track_id == song.track_id and history.plays[song.track_id] == reason.number >= 1
-    if kind == ReasonKind.REASON_KIND_NOT_HEARD_FOR:
-        last = history.last_day.get(song.track_id)
-        return last is not None and today - last == reason.number
-    if kind == ReasonKind.REASON_KIND_BECAUSE_YOU_LOVED:
-        return reason.track_id in said.loved
-    if kind == ReasonKind.REASON_KIND_BECAUSE_YOU_PLAY:
-        return reason.track_id != song.track_id and history.listens[reason.track_id] == reason.number >= 1
-    if kind == ReasonKind.REASON_KIND_UNHEARD_FROM_ARTIST:
-        return (
-            reason.artist_id == song.artist_id
-            and not history.plays[song.track_id]
-            and history.artist_listens[song.artist_id] == reason.number >= 1
-        )
-    if kind == ReasonKind.REASON_KIND_POPULAR_IN_GENRE:
-        return history.genre_listens[reason.genre] == reason.number >= 1
-    return kind in {ReasonKind.REASON_KIND_POPULAR, ReasonKind.REASON_KIND_UNSPECIFIED}
+def _reason(reason: ReasonMessage, song: int, history: History, track_of: Mapping[str, int]) -> Reason:
+    """The message in the checker's numbers. The artist and genre a reason names are those of the song it is for."""
+    return Reason(
+        ReasonKind(reason.kind),
+        track=track_of.get(reason.track_id, -1) if reason.HasField("track_id") else None,
+        artist=history.artist_of[song] if reason.HasField("artist_id") else None,
+        genre=history.genre_of[song] if reason.HasField("genre") else None,
+        number=reason.number if reason.HasField("number") else None,
+    )
 
 
 def combined(findings: Iterable[Findings]) -> Findings:
