@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -58,7 +59,7 @@ class App:
         tracks = self.world.tracks
         for page in _pages(len(tracks)):
             request = catalog.UpsertTracksRequest(tracks=[_track(self.world, index) for index in page])
-            answer = await patiently(lambda request=request: self._catalogue.UpsertTracks(request, timeout=30))
+            answer = await patiently(partial(self._catalogue.UpsertTracks, request, timeout=30))
             if answer.refused:
                 raise ValueError(f"The gateway refused a track of the demo: {answer.refused[0].sentence}")
             advance(len(page))
@@ -68,7 +69,7 @@ class App:
         for page in _pages(len(listeners)):
             users = [User(user_id=listeners.user_id[index], zone=listeners.zone[index]) for index in page]
             request = account.UpsertUsersRequest(users=users)
-            await patiently(lambda request=request: self._accounts.UpsertUsers(request, timeout=30))
+            await patiently(partial(self._accounts.UpsertUsers, request, timeout=30))
             advance(len(page))
 
     async def import_plays(self, plays: Plays, advance: Advance) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -277,9 +278,10 @@ async def read_list(
     for _ in range(100):
         try:
             answer: GetDailyPlaylistResponse = await channels.lists[tenant_id].GetDailyPlaylist(request, timeout=5)
-            return answer.playlist
         except NotFound:
             await asyncio.sleep(0.2)
+        else:
+            return answer.playlist
     raise Unusable(f"There is no list of {user_id} after 20 s: look at the log of playlists.")
 
 
@@ -308,7 +310,7 @@ async def feedback(demo: Demo, channels: Channels) -> None:
         event.user_id = user_id
         event.given_at.FromDatetime(clock.now())
         request = SendFeedbackRequest(event=event)
-        await patiently(lambda request=request: channels.feedback[tenant_id].SendFeedback(request, timeout=10))
+        await patiently(partial(channels.feedback[tenant_id].SendFeedback, request, timeout=10))
 
     async def known() -> int:
         with tenant_scope(tenant_id):

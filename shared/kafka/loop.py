@@ -20,7 +20,6 @@ log = structlog.get_logger()
 
 _POLL_S = 0.5
 _RETRY_AT_MOST_S = 5.0
-_STUCK_AFTER_S = 5.0  # failing for longer than this is told to health
 _DEAF_AFTER_S = 60.0  # records are there but none arrive: the client has died inside, only a new process helps
 _DEAF_CHECK_S = 15.0
 T = TypeVar("T")
@@ -65,6 +64,7 @@ class Loop:
         max_wait_s: float,
         progress: Progress,
         on_stuck: Callable[[bool], None],
+        stuck_after_s: float,
         commit_every_s: float,
         drain_s: float,
         reset: Literal["earliest", "none"],
@@ -79,6 +79,7 @@ class Loop:
         self._max_wait_s = max_wait_s
         self._progress = progress
         self._on_stuck = on_stuck
+        self._stuck_after_s = stuck_after_s
         self._commit_every_s = commit_every_s
         self._drain_s = drain_s
         self._reset: Literal["earliest", "none"] = reset
@@ -196,7 +197,7 @@ class Loop:
                         tries=tries,
                         error=str(error),
                     )
-                if now - began > _STUCK_AFTER_S:
+                if now - began > self._stuck_after_s:
                     self._mark_stuck(partition, stuck=True)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(delay_s * random.uniform(0.5, 1.0)):  # noqa: S311
