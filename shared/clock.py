@@ -25,6 +25,11 @@ class Clock:
     def now_ms(self) -> int:
         return int(self.now().timestamp() * 1000)
 
+    def ahead_ms(self) -> int:
+        """How far this clock runs ahead of the system's, by which brokers stamp records."""
+        self.now()
+        return int(self._offset.total_seconds() * 1000)
+
 
 def read_offset(file: Path) -> timedelta:
     try:

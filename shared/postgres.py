@@ -22,7 +22,12 @@ log = structlog.get_logger()
 Connection = Any  # asyncpg.Connection, which has no types
 Row = Any  # asyncpg.Record: by name and by index
 
-_RETRYABLE = ("08", "40", "53", "57")  # connection, rollback (deadlock, serialisation), resources, operator intervention
+_RETRYABLE = (
+    "08",
+    "40",
+    "53",
+    "57",
+)  # connection, rollback (deadlock, serialisation), resources, operator intervention
 _RETRYABLE_CODES = frozenset({"25006", "55P03"})  # read-only (a failover), lock not available
 _BROKEN = ("08", "57P", "25006")  # the connection itself is of no more use
 _LIFETIME_S = 900.0  # plans cached on small tables go with their connection
@@ -233,7 +238,9 @@ class _Guarded:
         assert self._raw is not None  # noqa: S101
         self._raw.terminate()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         assert self._timer is not None and self._raw is not None  # noqa: S101, PT018
         self._timer.cancel()
         if isinstance(error, asyncio.CancelledError) or _breaks_connection(error):

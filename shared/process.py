@@ -3,14 +3,17 @@
 import gc
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 import uvloop
 
 from shared import telemetry
+from shared.clock import Clock
 from shared.errors import Unusable
-from shared.settings import Settings, load
+from shared.rpc.tokens import Verifier
+from shared.settings import ServiceSettings, Settings, env_name, load
 
 log = structlog.get_logger()
 
@@ -43,3 +46,24 @@ async def _serve(service: Awaitable[None]) -> None:
             error = error.exceptions[0]
         log.error("process.unusable", reason=str(error))
         raise error from None
+
+
+def clock_of(settings: ServiceSettings) -> Clock:
+    return Clock(Path(settings.clock_file) if settings.clock_file else None)
+
+
+def verifier_of(settings: ServiceSettings, clock: Clock) -> Verifier:
+    """Raises Unusable when the key's file cannot be read."""
+    return Verifier(read_file(settings, "token_public_key"), clock)
+
+
+def read_file(settings: Settings, field: str) -> str:
+    """The text of the file that a setting names. Raises Unusable when it cannot be read."""
+    path = Path(getattr(settings, field))
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        variable = env_name(type(settings), field)
+        raise Unusable(
+            f"{variable} names {path}, which cannot be read ({error.strerror}): name a file that can."
+        ) from None

@@ -17,7 +17,7 @@ class Topic:
     config: dict[str, str] = field(default_factory=dict, hash=False)
 
 
-def _log(name: str, retention: timedelta) -> Topic:
+def _log(name: str, retention: timedelta, *, max_bytes: int = 4 << 20) -> Topic:
     """An event log, bounded by time. Records bear append time, so that a wrong clock cannot delete them early."""
     milliseconds = str(int(retention.total_seconds() * 1000))
     return Topic(
@@ -26,7 +26,7 @@ def _log(name: str, retention: timedelta) -> Topic:
             "cleanup.policy": "delete",
             "retention.ms": milliseconds,
             "message.timestamp.type": "LogAppendTime",
-            "max.message.bytes": "4194304",
+            "max.message.bytes": str(max_bytes),
         },
     )
 
@@ -36,8 +36,9 @@ def _state(name: str) -> Topic:
     return Topic(name, config={"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
 
 
-PLAY_EVENTS = _log("playback.play-events.v1", timedelta(days=28))
-PLAY_IMPORTS = _log("playback.play-imports.v1", timedelta(days=28))
+# What comes in is at most half of what a dead letter may hold, so that every record fits into one.
+PLAY_EVENTS = _log("playback.play-events.v1", timedelta(days=28), max_bytes=2 << 20)
+PLAY_IMPORTS = _log("playback.play-imports.v1", timedelta(days=28), max_bytes=2 << 20)
 PLAYS = _log("playback.plays.v1", timedelta(days=28))
 DEAD_LETTERS = _log("ingest.dlq.v1", timedelta(days=28))
 TRACKS = _state("catalog.tracks.v1")
@@ -63,7 +64,7 @@ ALL = (
 
 def ingress_topic(tenant_id: str) -> Topic:
     """The topic a tenant's back end produces PlayEvent records to; Kafka ACLs make its name prove the tenant."""
-    return _log(f"ingress.{tenant_id}.play-events.v1", timedelta(days=28))
+    return _log(f"ingress.{tenant_id}.play-events.v1", timedelta(days=28), max_bytes=2 << 20)
 
 
 def tenant_of_ingress(topic_name: str) -> str | None:

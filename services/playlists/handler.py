@@ -6,18 +6,20 @@ from datetime import date
 import structlog
 from google.protobuf.message import DecodeError
 from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist
-from shared.postgres import Transaction
 
 from services.playlists.store import StoredList, keep_newest
+from shared.kafka.log import Record, TopicPartition, trace_of
+from shared.postgres import Transaction
 
 log = structlog.get_logger()
 
 
-async def keep(tx: Transaction, values: Sequence[bytes]) -> None:
-    """The effect of one run of records. One that is no list is logged and skipped: the materialiser alone writes."""
+async def keep(tx: Transaction, partition: TopicPartition, records: Sequence[Record]) -> None:
+    """The effect of one run of records. One that is no list is logged and skipped: only the materialiser writes here."""
     lists: list[StoredList] = []
     unreadable = 0
-    for value in values:
+    for record in records:
+        value = record.value or b""
         try:
             message = DailyPlaylist.FromString(value)
             day = date.fromisoformat(message.playlist_date)
@@ -27,6 +29,6 @@ async def keep(tx: Transaction, values: Sequence[bytes]) -> None:
         lists.append(StoredList(message.tenant_id, message.user_id, day, message.version, value))
     if lists:
         await keep_newest(tx, lists)
-    log.info("playlists.kept", lists=len(lists))
+    log.info("playlists.kept", partition=partition.partition, lists=len(lists), trace_id=trace_of(records[-1]))
     if unreadable:
-        log.error("playlists.unreadable", records=unreadable)
+        log.error("playlists.unreadable", partition=partition.partition, records=unreadable)

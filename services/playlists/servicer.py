@@ -5,10 +5,10 @@ from datetime import date
 from grpc.aio import ServicerContext
 from meiri.playlist.v1 import playlist_service_pb2 as pb
 from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceServicer
-from shared.postgres import Database
 
 from services.playlists import store
 from shared.errors import Permanent
+from shared.postgres import Database
 from shared.rpc.errors import NotFound
 from shared.rpc.policy import Policies, Policy
 from shared.rpc.principal import Scope, principal, require_tenant, require_user

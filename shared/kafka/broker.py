@@ -30,7 +30,9 @@ _CLOSE_S = 5.0
 T = TypeVar("T")
 
 
-async def connected(start: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]], servers: str, wait_s: float) -> None:
+async def connected(
+    start: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]], servers: str, wait_s: float
+) -> None:
     """Await `start`, again and again while no broker answers, at most `wait_s`."""
     deadline = asyncio.get_running_loop().time() + wait_s
     waited = False
@@ -112,7 +114,7 @@ class KafkaLog:
     async def create(self, topics: Sequence[Topic]) -> None:
         missing = await self.topics()
         new = [
-            NewTopic(topic.name, topic.partitions, -1, topic_configs=topic.config)
+            NewTopic(topic.name, topic.partitions, -1, {}, topic.config)
             for topic in topics
             if topic.name not in missing
         ]

@@ -33,13 +33,14 @@ async def consume_at_least_once(
     max_wait_s: float = 0.02,
     progress: Progress | None = None,
     on_stuck: Callable[[bool], None] = _nobody,
+    stuck_after_s: float = 5.0,
     commit_every_s: float = 0.5,
     drain_s: float = 10.0,
 ) -> None:
     """Handle batches of at most `max_records` of `topics` and of the topics that match `pattern`, from the earliest record on.
 
-    One partition's batches come one after another, different partitions' at the same time. `on_stuck(True)` when a batch keeps
-    failing, `on_stuck(False)` when it is over.
+    One partition's batches come one after another, different partitions' at the same time. `on_stuck(True)` when a
+    batch has failed for `stuck_after_s`, `on_stuck(False)` when that is over.
     """
     await Loop(
         log,
@@ -52,6 +53,7 @@ async def consume_at_least_once(
         max_wait_s=max_wait_s,
         progress=progress or Progress(),
         on_stuck=on_stuck,
+        stuck_after_s=stuck_after_s,
         commit_every_s=commit_every_s,
         drain_s=drain_s,
         reset="earliest",
@@ -70,6 +72,7 @@ async def consume_stored(
     max_wait_s: float = 0.02,
     progress: Progress | None = None,
     on_stuck: Callable[[bool], None] = _nobody,
+    stuck_after_s: float = 5.0,
     drain_s: float = 10.0,
 ) -> None:
     """Apply each record of `topics` exactly once to the database behind `offsets`; see `StoredOffsets`."""
@@ -84,6 +87,7 @@ async def consume_stored(
         max_wait_s=max_wait_s,
         progress=progress or Progress(),
         on_stuck=on_stuck,
+        stuck_after_s=stuck_after_s,
         commit_every_s=1.0,
         drain_s=drain_s,
         reset="none",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import structlog
 
@@ -20,7 +20,6 @@ log = structlog.get_logger()
 
 _POLL_S = 0.5
 _RETRY_AT_MOST_S = 5.0
-_STUCK_AFTER_S = 5.0  # failing for longer than this is told to health
 _DEAF_AFTER_S = 60.0  # records are there but none arrive: the client has died inside, only a new process helps
 _DEAF_CHECK_S = 15.0
 T = TypeVar("T")
@@ -65,6 +64,7 @@ class Loop:
         max_wait_s: float,
         progress: Progress,
         on_stuck: Callable[[bool], None],
+        stuck_after_s: float,
         commit_every_s: float,
         drain_s: float,
         reset: Literal["earliest", "none"],
@@ -79,6 +79,7 @@ class Loop:
         self._max_wait_s = max_wait_s
         self._progress = progress
         self._on_stuck = on_stuck
+        self._stuck_after_s = stuck_after_s
         self._commit_every_s = commit_every_s
         self._drain_s = drain_s
         self._reset: Literal["earliest", "none"] = reset
@@ -98,7 +99,11 @@ class Loop:
             on_revoked=self._revoked,
             reset=self._reset,
         ) as member:
-            side = [asyncio.create_task(task) for task in (self._watch(member), self._commits(member), self._stop.wait())]
+            side: list[asyncio.Future[Any]] = [
+                asyncio.create_task(self._watch(member)),
+                asyncio.create_task(self._commits(member)),
+                asyncio.create_task(self._stop.wait()),
+            ]
             try:
                 await asyncio.wait([*side, self._failed], return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -127,7 +132,6 @@ class Loop:
 
     async def _work(self, member: Member, worker: _Worker) -> None:
         """One partition's path: begin, then fetch, apply, mark, again and again."""
-        partition = worker.partition
         try:
             while not worker.halt.is_set():
                 await self._begin(member, worker)
@@ -186,8 +190,14 @@ class Loop:
                 now = time.monotonic()
                 if tries == 1 or now - told > 10.0:
                     told = now
-                    log.warning("consumer.retrying", group=self._group, partition=_name(partition), tries=tries, error=str(error))
-                if now - began > _STUCK_AFTER_S:
+                    log.warning(
+                        "consumer.retrying",
+                        group=self._group,
+                        partition=_name(partition),
+                        tries=tries,
+                        error=str(error),
+                    )
+                if now - began > self._stuck_after_s:
                     self._mark_stuck(partition, stuck=True)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(delay_s * random.uniform(0.5, 1.0)):  # noqa: S311
@@ -294,7 +304,9 @@ async def topics_exist(log_: EventLog, topics: Iterable[Topic], stop: asyncio.Ev
             if not missing:
                 return True
         if time.monotonic() > deadline:
-            raise Unusable(f"Kafka has no topic {', '.join(missing) or '(no answer)'}. Create the topics, then start again.")
+            raise Unusable(
+                f"Kafka has no topic {', '.join(missing) or '(no answer)'}. Create the topics, then start again."
+            )
         if not told:
             told = True
             log.warning("kafka.topics_missing", topics=missing)

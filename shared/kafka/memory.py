@@ -142,7 +142,12 @@ class MemoryLog:
 
     def records(self, topic: Topic) -> list[MemoryRecord]:
         """Everything the topic holds, by partition and offset."""
-        return [record for tp in sorted(self._partitions) if tp.topic == topic.name for record in self._partitions[tp].records]
+        return [
+            record
+            for tp in sorted(self._partitions)
+            if tp.topic == topic.name
+            for record in self._partitions[tp].records
+        ]
 
     def _create(self, topics: Sequence[Topic]) -> None:
         for topic in topics:

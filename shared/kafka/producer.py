@@ -43,7 +43,9 @@ class Producer:
     and the records are sent again until the deadline.
     """
 
-    def __init__(self, servers: str, client_id: str, linger_ms: int, delivery_timeout_s: float, max_in_flight_bytes: int) -> None:
+    def __init__(
+        self, servers: str, client_id: str, linger_ms: int, delivery_timeout_s: float, max_in_flight_bytes: int
+    ) -> None:
         self._servers = servers
         self._options = {
             "bootstrap_servers": servers,
@@ -95,7 +97,7 @@ class Producer:
     async def send(
         self, topic: Topic, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()
     ) -> int:
-        headers = _traced(headers)
+        traced = _traced(headers)
         size = _size(key, value)
         self._admit(size)
         with self._deadline(topic):
@@ -105,7 +107,7 @@ class Producer:
                     try:
                         with _classified(topic, partition):
                             acknowledged = await producer.send(
-                                topic.name, value, key=key, partition=partition, headers=headers
+                                topic.name, value, key=key, partition=partition, headers=traced
                             )
                             self._count(acknowledged, size)
                             return int((await asyncio.shield(acknowledged)).offset)
@@ -151,7 +153,9 @@ class Producer:
         for record in records:
             one = _size(record.key, record.value)
             if one > _REQUEST_BYTES:
-                raise Permanent("record_too_large", f"A record of {one} bytes does not fit Kafka's limit of {_REQUEST_BYTES}.")
+                raise Permanent(
+                    "record_too_large", f"A record of {one} bytes does not fit Kafka's limit of {_REQUEST_BYTES}."
+                )
             headers = _traced(record.headers)
             if batch.append(timestamp=None, key=record.key, value=record.value, headers=headers) is None:
                 yield batch, size
@@ -247,10 +251,10 @@ async def _stopped(producer: Any, flush_s: float) -> None:
             await producer.client.close()
 
 
-def _traced(headers: Headers) -> Headers:
+def _traced(headers: Headers) -> list[tuple[str, bytes]]:
     trace = trace_id.get()
     if not trace or any(name == TRACE_HEADER for name, _ in headers):
-        return headers
+        return list(headers)
     return [*headers, (TRACE_HEADER, trace.encode())]
 
 

@@ -71,7 +71,9 @@ class TopicView(Generic[K, V]):
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
         except TimeoutError:
-            raise Transient(f"Topic {self._topic.name} is not read to its end within {timeout_s:g} s: wait longer.") from None
+            raise Transient(
+                f"Topic {self._topic.name} is not read to its end within {timeout_s:g} s: wait longer."
+            ) from None
         self._check()
 
     @property

@@ -92,8 +92,9 @@ def _at(column: I32, position: NDArray[np.intp], found: NDArray[np.bool_]) -> li
 
 def _listens_by(group: I32, group_of_track: I32, listener: Listener) -> Sequence[int]:
     """Listens in the whole history by artist (or genre) group[n]; 0 for an absent one."""
-    asked, back = np.unique(group, return_inverse=True)
+    asked = np.sort(group)
     position, found = find(group_of_track[listener.heard_row], asked)
-    total = np.bincount(position[found], weights=listener.listens[found], minlength=len(asked))[back]
+    total = np.bincount(position[found], weights=listener.listens[found], minlength=len(asked))
+    total = total[asked.searchsorted(group)]
     listens: list[int] = np.where(group >= 0, total, 0).astype(np.int64).tolist()
     return listens

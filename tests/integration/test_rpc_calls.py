@@ -263,3 +263,32 @@ async def ask_until_answered(stub: Stub, within_s: float) -> None:
             await asyncio.sleep(0.1)
         else:
             return
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_a_request_stream_that_breaks_off_never_looks_ended(how: str) -> None:
+    async def unending() -> AsyncIterator[StringValue]:
+        yield StringValue(value="hello")
+        await asyncio.sleep(30)
+
+    echo = Echo()
+    async with (
+        echo_server(echo) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as plain,
+    ):
+        for n in range(1, 31):
+            call = Stub(plain).publish(
+                unending(),
+                metadata=(("authorization", f"Bearer {token()}"),),
+                timeout=1.5 if how == "cancel" else 0.1,
+            )
+            await settled(lambda: echo.ran == n)  # noqa: B023  awaited at once
+            if how == "cancel":
+                call.cancel()
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+                await call
+            await settled(lambda: server.metrics.in_flight == 0)
+        assert "end of stream" not in echo.seen
+        assert server.metrics.count("ok") == 0
+        assert await ask(Stub(plain), "Publish", "x", metadata=(("authorization", f"Bearer {token()}"),), timeout=1)
+        assert echo.seen[-1] == "end of stream"

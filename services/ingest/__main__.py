@@ -1,0 +1,3 @@
+from services.ingest.app import main
+
+main()

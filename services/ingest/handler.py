@@ -1,0 +1,238 @@
+"""One batch's path, top to bottom: parse → whose is it → judge → pack → publish → acknowledged. Then the loop commits."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import NamedTuple
+
+import structlog
+from meiri.ingest.v1.dead_letter_pb2 import DeadLetter
+
+from services.ingest.domain import Breaker, judge
+from shared.clock import Clock
+from shared.codec.play_events import decode_play_event
+from shared.codec.plays import AcceptedEvent, encode_plays
+from shared.errors import Permanent, Transient
+from shared.ids import partition_of
+from shared.kafka.log import Headers, Outgoing, Publisher, Record, TopicPartition
+from shared.limits import (
+    EARLIEST_MS,
+    EVENT_TOO_LARGE,
+    MAX_AHEAD_MS,
+    MAX_EVENT_BYTES,
+    TENANT_ID,
+    USER_ID,
+    USER_ID_BAD,
+    Refusal,
+)
+from shared.telemetry import TRACE_HEADER
+from shared.topics import DEAD_LETTERS, PLAY_IMPORTS, PLAYS, tenant_of_ingress
+
+log = structlog.get_logger()
+
+EVENTS_PER_RECORD = 2_500
+"""An event takes at most about 400 bytes in a batch (ids at their limits), so a record stays under 1 MiB."""
+TRACES_PER_RECORD = 16
+IMPORT_WAIT_S = 1.0
+"""An import batch lets live batches pass for at most this long, so that it comes forward in the end."""
+
+KEY_BAD = Refusal("key_bad", "The record's key is not tenant|user: produce through the gateway.")
+EVENT_EMPTY = Refusal("event_empty", "The record has no value: play events cannot be deleted by an empty record.")
+
+CatalogueLength = Callable[[str], int | None]
+"""The length in milliseconds of "tenant|track_id" (0: not told); None: the catalogue does not know the track."""
+
+
+class Judged(NamedTuple):
+    """What became of one record, the output partition of an accepted event, when it came through the door, and whether
+    the catalogue knows its track.
+    """
+
+    verdict: AcceptedEvent | Refusal
+    partition: int
+    received_at_ms: int
+    known: bool = False
+
+
+class Owner(NamedTuple):
+    """Whose event it is, and the partition of everything about that user."""
+
+    tenant_id: str
+    user_id: str
+    partition: int
+
+
+@lru_cache(maxsize=65_536)
+def owner(tenant_id: str, user_id: str) -> Owner | None:
+    if USER_ID.fullmatch(user_id) is None or TENANT_ID.fullmatch(tenant_id) is None:
+        return None
+    return Owner(tenant_id, user_id, partition_of(tenant_id, user_id, PLAYS.partitions))
+
+
+@lru_cache(maxsize=65_536)
+def owner_of_key(key: bytes | None) -> Owner | None:
+    tenant_id, _, user_id = (key or b"").decode("ascii", "replace").partition("|")
+    return owner(tenant_id, user_id)
+
+
+class Handler:
+    """Turns records of any play topic into batches of accepted events and dead letters.
+
+    `halted` holds the topics whose breaker has tripped: their batches fail until the process starts anew, so that their
+    offsets stay, while the other topics go on.
+    """
+
+    def __init__(
+        self, publisher: Publisher, catalogue_length: CatalogueLength, clock: Clock, *, with_breaker: bool = True
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.halted: set[str] = set()
+        self._publisher = publisher
+        self._catalogue_length = catalogue_length
+        self._clock = clock
+        self._with_breaker = with_breaker
+        self._breakers: dict[str, Breaker] = {}
+        self._turns = _Turns()
+
+    async def __call__(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+        """Returns when all that the records make is acknowledged; Transient: nothing may be committed, try again."""
+        topic = partition.topic
+        async with self._turns.turn(is_import=topic == PLAY_IMPORTS.name):
+            accepted: dict[int, list[AcceptedEvent]] = {}
+            letters: list[Outgoing] = []
+            reasons: Counter[str] = Counter()
+            verdicts: list[bool] = []
+            unknown_tracks = 0
+            ahead_ms = self._clock.ahead_ms()
+            for record in records:
+                verdict, out_partition, received_at_ms, known = self._judge(record, record.timestamp + ahead_ms)
+                if isinstance(verdict, AcceptedEvent):
+                    accepted.setdefault(out_partition, []).append(verdict)
+                    unknown_tracks += not known
+                    verdicts.append(True)
+                else:
+                    letters.append(_dead_letter(record, verdict, received_at_ms))
+                    reasons[verdict.reason] += 1
+                    verdicts.append(False)
+            breaker = self._checked(topic, verdicts, reasons)
+            batches = _batches(accepted, _traces(records))
+            await self._publisher.send_many([*batches, *letters])
+            self._breakers[topic] = breaker
+        self.reasons += reasons
+        self.counts.update(
+            records=len(records),
+            accepted=len(records) - len(letters),
+            rejected=len(letters),
+            unknown_tracks=unknown_tracks,
+            batches=len(batches),
+        )
+
+    def _judge(self, record: Record, appended_at_ms: int) -> Judged:
+        value = record.value
+        if not value:
+            return Judged(EVENT_EMPTY, 0, appended_at_ms)
+        if len(value) > MAX_EVENT_BYTES:
+            return Judged(EVENT_TOO_LARGE, 0, appended_at_ms)
+        try:
+            event = decode_play_event(value)
+        except Permanent as error:
+            return Judged(Refusal(error.reason, str(error)), 0, appended_at_ms)
+        ingress_tenant = tenant_of_ingress(record.topic)
+        received_at_ms = appended_at_ms
+        if ingress_tenant is not None:  # the topic proves the tenant; its back end may write anything into the payload
+            whose = owner(ingress_tenant, event.user_id)
+        else:
+            whose = owner_of_key(record.key)
+            stamped_ms = event.received_at_ms
+            if stamped_ms is not None and EARLIEST_MS <= stamped_ms <= appended_at_ms + MAX_AHEAD_MS:
+                received_at_ms = stamped_ms
+        if whose is None:
+            return Judged(KEY_BAD if ingress_tenant is None else USER_ID_BAD, 0, received_at_ms)
+        tenant_id, user_id, partition = whose
+        track_id = event.track_id
+        length_ms = self._catalogue_length(f"{tenant_id}|{track_id}") if track_id else None
+        verdict = judge(
+            event,
+            tenant_id=tenant_id,
+            user_id=user_id,
+            received_at_ms=received_at_ms,
+            catalogue_duration_ms=length_ms or None,
+            by_clients_clock=record.topic != PLAY_IMPORTS.name,
+        )
+        # An unknown id is kept as it is: the catalogue may learn it later, and then the play already counts for it.
+        return Judged(verdict, partition, received_at_ms, length_ms is not None)
+
+    def _checked(self, topic: str, verdicts: list[bool], reasons: Counter[str]) -> Breaker:
+        before = self._breakers.get(topic, Breaker())
+        after = before.after(verdicts) if self._with_breaker else before
+        if after is not None and topic not in self.halted:
+            return after
+        if topic not in self.halted:
+            self.halted.add(topic)
+            log.error("ingest.halted", topic=topic, invalid=len(verdicts) - sum(verdicts), reasons=dict(reasons))
+        raise Transient(f"{topic} is halted: too many of its records are invalid (see the log event ingest.halted).")
+
+
+class _Turns:
+    """Imports yield to live plays: one import batch at a time, and none while a live batch is in hand."""
+
+    def __init__(self) -> None:
+        self._live = 0
+        self._no_live = asyncio.Event()
+        self._no_live.set()
+        self._import = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, *, is_import: bool) -> AsyncIterator[None]:
+        if is_import:
+            async with self._import:
+                try:
+                    async with asyncio.timeout(IMPORT_WAIT_S):
+                        await self._no_live.wait()
+                except TimeoutError:
+                    pass
+                yield
+            return
+        self._live += 1
+        self._no_live.clear()
+        try:
+            yield
+        finally:
+            self._live -= 1
+            if not self._live:
+                self._no_live.set()
+
+
+def _batches(accepted: dict[int, list[AcceptedEvent]], headers: Headers) -> list[Outgoing]:
+    return [
+        Outgoing(PLAYS, partition, None, encode_plays(events[start : start + EVENTS_PER_RECORD]), headers)
+        for partition, events in accepted.items()
+        for start in range(0, len(events), EVENTS_PER_RECORD)
+    ]
+
+
+def _traces(records: Sequence[Record]) -> Headers:
+    """The trace ids the records came with, one header each: a batch of many calls belongs to all of their traces."""
+    found = {header for headers in {record.headers for record in records} for header in headers}
+    return sorted(header for header in found if header[0] == TRACE_HEADER)[:TRACES_PER_RECORD]
+
+
+def _dead_letter(record: Record, refusal: Refusal, received_at_ms: int) -> Outgoing:
+    """The record whole, with its origin and the reason. It keeps its partition number, so that redriving keeps order."""
+    whose = owner_of_key(record.key)
+    letter = DeadLetter(
+        value=record.value or b"",
+        key=record.key or b"",
+        source_topic=record.topic,
+        source_partition=record.partition,
+        source_offset=record.offset,
+        tenant_id=tenant_of_ingress(record.topic) or (whose.tenant_id if whose else ""),
+        reason=refusal.reason,
+        sentence=refusal.sentence,
+    )
+    letter.received_at.FromMilliseconds(received_at_ms)
+    partition = record.partition % DEAD_LETTERS.partitions
+    return Outgoing(DEAD_LETTERS, partition, record.key, letter.SerializeToString(), _traces([record]))

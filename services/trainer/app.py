@@ -1,0 +1,113 @@
+"""The trainer, put together.
+
+`python -m services.trainer` collects the archive and trains each tenant anew when its interval has passed and plays have
+come; `python -m services.trainer train --tenant T` trains one tenant now and exits (status 3: the gate refused, 4: there
+was nothing to train on).
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import structlog
+from shared.two_tower.train import Progress
+
+from services.trainer.archive import Archive
+from services.trainer.handler import Collector
+from services.trainer.settings import TrainerSettings
+from services.trainer.training import train
+from shared.kafka.broker import KafkaLog
+from shared.kafka.consumer import consume_at_least_once
+from shared.process import clock_of, run, verifier_of
+from shared.rpc.server import Server
+from shared.topics import PLAYS
+
+log = structlog.get_logger()
+
+REFUSED, NOTHING_TO_TRAIN_ON = 3, 4
+MAX_RECORDS = 500
+MAX_WAIT_S = 1.0
+LOOK_EVERY_S = 60.0
+
+
+async def serve(settings: TrainerSettings) -> None:
+    archive = Archive(Path(settings.archive))
+    stop = asyncio.Event()
+    async with (
+        Server(
+            settings.trainer_listen,
+            policies={},
+            verifier=verifier_of(settings, clock_of(settings)),
+            servicers=[],
+            max_concurrent=8,
+        ) as server,
+        KafkaLog.open(settings.kafka_bootstrap_servers, client_id="trainer") as events,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(
+            consume_at_least_once(
+                events,
+                "trainer",
+                [PLAYS],
+                Collector(archive),
+                stop=stop,
+                max_records=MAX_RECORDS,
+                max_wait_s=MAX_WAIT_S,
+            )
+        )
+        schedule = tasks.create_task(_schedule(settings, archive))
+        await server.health.set(serving=True)
+        await server.serve_until_stopped()
+        stop.set()
+        schedule.cancel()
+
+
+async def _schedule(settings: TrainerSettings, archive: Archive) -> None:
+    """Train tenants with new plays, each in a process of its own, so that collecting and health go on meanwhile."""
+    if not settings.trainer_interval_s:
+        return
+    trained: dict[str, tuple[float, int]] = {}
+    while True:
+        for tenant_id, rows in sorted((await asyncio.to_thread(archive.tenants)).items()):
+            at, rows_then = trained.get(tenant_id, (float("-inf"), 0))
+            if rows > rows_then and time.monotonic() - at >= settings.trainer_interval_s:
+                trained[tenant_id] = time.monotonic(), rows
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "services.trainer", "train", "--tenant", tenant_id
+                )
+                try:
+                    status = await process.wait()
+                finally:
+                    if process.returncode is None:
+                        process.terminate()
+                log.info("training.ended", tenant_id=tenant_id, status=status)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m services.trainer", description=__doc__)
+    commands = parser.add_subparsers(dest="command")
+    one = commands.add_parser("train", help="train one tenant now and exit")
+    one.add_argument("--tenant", required=True)
+    one.add_argument("--progress", action="store_true", help="write a JSON line per epoch to stderr")
+    arguments = parser.parse_args()
+    if arguments.command is None:
+        run("trainer", TrainerSettings, serve)
+        return
+
+    async def train_now(settings: TrainerSettings) -> None:
+        def tell(progress: Progress) -> None:
+            if arguments.progress:
+                sys.stderr.write(json.dumps(progress._asdict()) + "\n")
+                sys.stderr.flush()
+
+        decision = await train(settings, arguments.tenant, tell)
+        if decision is None:
+            raise SystemExit(NOTHING_TO_TRAIN_ON)
+        if not decision.passed:
+            raise SystemExit(REFUSED)
+
+    run("trainer", TrainerSettings, train_now)

@@ -1,0 +1,132 @@
+"""A play's way from the gateway through ingest, on real Kafka."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from meiri.catalog.v1.catalog_service_pb2 import UpsertTracksRequest
+from meiri.catalog.v1.catalog_service_pb2_grpc import CatalogServiceStub
+from meiri.catalog.v1.track_pb2 import Track
+from meiri.ingest.v1.dead_letter_pb2 import DeadLetter
+from meiri.playback.v1.play_event_service_pb2 import ImportPlaysRequest, PublishPlaysRequest
+from meiri.playback.v1.play_event_service_pb2_grpc import PlayEventServiceStub
+
+from infra.local.schemas import Databases
+from shared.ids import partition_of, provisional_track_id, user_topic_key
+from shared.kafka.producer import Producer
+from shared.rpc.health import is_serving
+from shared.rpc.principal import Scope
+from shared.topics import ALL, DEAD_LETTERS, PLAY_EVENTS, PLAYS, TRACKS, Topic, ingress_topic
+from tests.conftest import RealServers
+from tests.integration.doors import Doors, accepted, calling, everything, latest, new_tenant, play, token
+
+
+@pytest.fixture(scope="module")
+def doors(
+    servers: RealServers,
+    database: Databases,
+    topics: Callable[[tuple[Topic, ...]], None],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Doors:
+    topics(ALL)
+    return Doors(tmp_path_factory.mktemp("doors"), servers.bootstrap_servers, database.urls["gateway"])
+
+
+async def test_each_acknowledged_play_live_or_imported_is_in_plays_once(doors: Doors) -> None:
+    tenant_id = new_tenant()
+    live = [play(user_id=f"u-{n % 9}") for n in range(300)]
+    history = [play(user_id=f"u-{n % 9}") for n in range(200)]
+    async with (
+        doors.gateway() as address,
+        doors.ingest(),
+        doors.log() as log,
+        calling(address, token(tenant_id, "backend", Scope.APP)) as opened,
+    ):
+        stub = PlayEventServiceStub(opened)  # type: ignore[arg-type]
+        answers = await asyncio.gather(
+            stub.PublishPlays(PublishPlaysRequest(events=live)),
+            stub.ImportPlays(ImportPlaysRequest(events=history)),
+        )
+        assert sum(answer.accepted_count for answer in answers) == 500
+        events = await accepted(log, tenant_id, 500)
+        records = await everything(log, PLAYS)
+    assert len(events) == 500
+    assert {event.event_id for event in events} == {event.event_id for event in [*live, *history]}
+    assert all(0 <= event.received_at_ms - event.started_at_ms < 400_000 for event in events)
+    assert len(records) < 100, "a record holds many events"
+
+
+async def test_the_same_event_twice_gives_two_accepted_events_in_its_users_partition(doors: Doors) -> None:
+    tenant_id = new_tenant()
+    event = play(user_id="mira")
+    async with (
+        doors.gateway() as address,
+        doors.ingest(),
+        doors.log() as log,
+        calling(address, token(tenant_id, "mira", Scope.USER)) as opened,
+    ):
+        for _ in range(2):
+            await PlayEventServiceStub(opened).PublishPlays(PublishPlaysRequest(events=[event]))  # type: ignore[arg-type,misc]
+        events = await accepted(log, tenant_id, 2)
+    assert [found.event_id for found in events] == [event.event_id] * 2
+
+
+async def test_malformed_records_become_dead_letters_and_the_valid_between_them_go_on(doors: Doors) -> None:
+    tenant_id = new_tenant()
+    key = user_topic_key(tenant_id, "mira")
+    partition = partition_of(tenant_id, "mira", PLAY_EVENTS.partitions)
+    values = [play().SerializeToString(), b"\x0a\xff", b"", play(event_id=b"short").SerializeToString()]
+    async with doors.ingest() as address, doors.log() as log, Producer.open(doors.bootstrap_servers) as producer:
+        offsets = [
+            await producer.send(PLAY_EVENTS, partition, key, value, [("meiri-trace-id", b"t")])
+            for value in [*values, play().SerializeToString()]
+        ]
+        assert len(await accepted(log, tenant_id, 2)) == 2
+        letters = [
+            letter
+            for record in await everything(log, DEAD_LETTERS)
+            for letter in [DeadLetter.FromString(record.value or b"")]
+            if letter.tenant_id == tenant_id
+        ]
+        assert await is_serving(address, 1.0)
+    assert [(letter.reason, letter.value, letter.key) for letter in letters] == [
+        ("not_a_play_event", values[1], key),
+        ("event_empty", values[2], key),
+        ("event_id_bad", values[3], key),
+    ]
+    assert [letter.source_offset for letter in letters] == offsets[1:4]
+    assert {(letter.source_topic, letter.source_partition) for letter in letters} == {(PLAY_EVENTS.name, partition)}
+
+
+async def test_an_unknown_track_is_no_poison_and_the_catalogue_tells_a_known_ones_length(doors: Doors) -> None:
+    tenant_id = new_tenant()
+    known = Track(track_id="t-1", title="Low Tide", artist_id="a-1", artist_name="Glass Heron")
+    known.duration.FromMilliseconds(212_000)
+    plays = [play(), play(track_id="t-new"), play(track_id="", title="Low Tide", artist_name="Glass Heron")]
+    async with doors.gateway() as address, doors.log() as log:
+        async with calling(address, token(tenant_id, "backend", Scope.APP)) as opened:
+            await CatalogServiceStub(opened).UpsertTracks(UpsertTracksRequest(tracks=[known]))  # type: ignore[arg-type,misc]
+            async with asyncio.timeout(20.0):
+                while not await latest(log, TRACKS, tenant_id):
+                    await asyncio.sleep(0.1)
+            await PlayEventServiceStub(opened).PublishPlays(PublishPlaysRequest(events=plays))  # type: ignore[arg-type,misc]
+        async with doors.ingest():
+            events = await accepted(log, tenant_id, 3)
+    assert [(event.track_id, event.duration_ms) for event in events] == [
+        ("t-1", 212_000),
+        ("t-new", None),
+        (provisional_track_id("Low Tide", "Glass Heron"), None),
+    ]
+
+
+async def test_a_tenants_own_ingress_topic_is_found_while_ingest_runs(doors: Doors) -> None:
+    tenant_id = new_tenant()
+    topic = ingress_topic(tenant_id)
+    async with doors.ingest(), doors.log() as log, Producer.open(doors.bootstrap_servers) as producer:
+        await log.create([topic])
+        before_ms = int(datetime.now(UTC).timestamp() * 1000)
+        await producer.send(topic, 3, None, play(user_id="mira").SerializeToString())
+        (event,) = await accepted(log, tenant_id, 1, timeout_s=30.0)
+    assert (event.tenant_id, event.user_id) == (tenant_id, "mira")
+    assert event.received_at_ms >= before_ms - 1000
