@@ -160,21 +160,44 @@ async def test_it_reads_on_from_its_own_offsets_whatever_the_group_has_committed
     second = hard_events(13, 400, tenants=["misled"])
     await send(producer, second)
     await asyncio.sleep(11)  # the group forgets the member that left; before, it would refuse our commit
-    for wrong in ("ends", "starts"):
-        consumer = AIOKafkaConsumer(bootstrap_servers=servers.bootstrap_servers, group_id="features", enable_auto_commit=False)
-        consumer.assign(partitions)
-        await consumer.start()
-        at = await (consumer.end_offsets(partitions) if wrong == "ends" else consumer.beginning_offsets(partitions))
-        await consumer.commit({partition: OffsetAndMetadata(offset, "") for partition, offset in at.items()})
-        await consumer.stop()
-        duplicates = await db.fetchval("SELECT coalesce(sum(play_events), 0) FROM duplicates")
-        await process.serving()
-        await counted(db, "misled", len(first) + len(second))
-        await asyncio.sleep(1)
-        await assert_counted_once(db, "misled", first + second)
-        assert await db.fetchval("SELECT coalesce(sum(play_events), 0) FROM duplicates") == duplicates  # nothing was read twice
-        process.stop()
-        await asyncio.sleep(11)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=servers.bootstrap_servers, group_id="features", enable_auto_commit=False
+    )
+    consumer.assign(partitions)
+    await consumer.start()
+    starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    wrong = {partition: (starts if partition.partition < 2 else ends)[partition] for partition in partitions}
+    await consumer.commit({partition: OffsetAndMetadata(offset, "") for partition, offset in wrong.items()})
+    await consumer.stop()
+    duplicates = await db.fetchval("SELECT coalesce(sum(play_events), 0) FROM duplicates")
+    await process.serving()
+    await counted(db, "misled", len(first) + len(second))
+    await asyncio.sleep(1)
+    await assert_counted_once(db, "misled", first + second)
+    # Nothing was read twice.
+    assert await db.fetchval("SELECT coalesce(sum(play_events), 0) FROM duplicates") == duplicates
+    assert process.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["kafka", "postgres"])
+async def test_it_outlives_a_killed_server_and_counts_each_play_once(
+    process: Process, database: Databases, producer: Producer, servers: RealServers, name: str
+) -> None:
+    if not (servers.at.own_kafka if name == "kafka" else servers.at.own_postgres):
+        pytest.skip("the server is not ours to kill")
+    events = hard_events(16, 4000, tenants=[f"without-{name}"], users=100, tracks=50)
+    await process.serving()
+    await send(producer, events[:1500])
+    pid = servers.pid(name)
+    servers.kill(name)
+    servers.wait_ready(name, other_than=pid)
+    await send(producer, events[1500:])
+    async with Database.open(database.urls["features"], pool_size=2) as db:
+        await counted(db, f"without-{name}", len(events))
+        await assert_counted_once(db, f"without-{name}", events)
+    assert process.running is not None
+    assert process.running.poll() is None, "it ended instead of waiting"
+    await wait_serving(process.address, 20)
 
 
 async def test_a_poison_record_goes_to_the_dead_letters_and_the_next_is_counted(
