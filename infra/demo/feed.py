@@ -116,9 +116,17 @@ class App:
         await self._send(plays, call, advance, page=page, pause_s=pause_s)
 
     async def _send(
-        self, plays: Plays, call: Callable[[list[PlayEvent]], Awaitable[int]], advance: Advance, *, page: int
+        self,
+        plays: Plays,
+        call: Callable[[list[PlayEvent]], Awaitable[int]],
+        advance: Advance,
+        *,
+        page: int,
+        pause_s: float = 0.0,
     ) -> None:
-        """Send every play, IN_FLIGHT calls at a time; an event counts as acknowledged once its call has answered."""
+        """Send every play, IN_FLIGHT calls at a time with a pause after each; an event counts as acknowledged once its
+        call has answered.
+        """
         room = asyncio.Semaphore(IN_FLIGHT)
 
         async def one(indices: range) -> None:

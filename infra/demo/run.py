@@ -294,7 +294,7 @@ async def all_lists(channels: Channels, world: TenantWorld) -> dict[str, DailyPl
     async def one(user_id: str) -> DailyPlaylist | None:
         async with room:
             try:
-                answer = await patiently(
+                answer: GetDailyPlaylistResponse = await patiently(
                     partial(stub.GetDailyPlaylist, GetDailyPlaylistRequest(user_id=user_id), timeout=10)
                 )
             except NotFound:

@@ -12,24 +12,24 @@ from tests.e2e.system import running, small_world
 KILLED = ("gateway", "ingest", "features", "trainer", "embedder", "materialiser", "playlists", "kafka")
 ROUNDS = 2
 PLAYS = 20_000
+PAUSE_S = 1.2
+"""After each call of 50 plays, so that plays flow for as long as processes are killed."""
 
 
 async def test_nothing_is_lost_or_doubled_whatever_is_killed() -> None:
     async with running("kill-each", small_world(0.2), held_back=0.5) as system:
         assert sum(len(plays) for plays in system.held_back) >= PLAYS
         aurora, birch = system.demo.apps
-        pause_s = 0.0
 
         def nothing(_: int) -> None: ...
 
         async def flow() -> None:
             await asyncio.gather(
-                aurora.publish_plays(system.held_back[0], nothing, page=50, pause_s=pause_s),
-                birch.produce_plays(system.channels.producer, system.held_back[1], nothing, page=50, pause_s=pause_s),
+                aurora.publish_plays(system.held_back[0], nothing, page=50, pause_s=PAUSE_S),
+                birch.produce_plays(system.channels.producer, system.held_back[1], nothing, page=50, pause_s=PAUSE_S),
             )
             await aurora.publish_plays(resent(system.held_back[0], 0.05), nothing)
 
-        pause_s = 0.25
         move_to(system.deployment.clock_file, datetime.now(UTC) + timedelta(days=1))
         flowing = asyncio.create_task(flow())
         for name in KILLED * ROUNDS:

@@ -7,12 +7,14 @@ import pytest
 import pytest_asyncio
 from meiri.feedback.v1.feedback_event_pb2 import FeedbackEvent, FeedbackKind
 from meiri.feedback.v1.feedback_service_pb2 import SendFeedbackRequest
+from meiri.feedback.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from meiri.playlist.v1.playlist_service_pb2 import GetDailyPlaylistRequest
 
 from infra.demo import run as stages
 from infra.demo.check import Said
 from shared.clock import move_to
 from shared.ids import new_event_id
+from shared.rpc.client import channel
 from shared.rpc.errors import NotFound, PermissionDenied
 from tests.e2e.system import System, running, small_world
 
@@ -55,12 +57,9 @@ async def test_an_app_reads_no_list_of_another_tenant(system: System) -> None:
 
 
 async def test_a_service_is_not_an_app(system: System) -> None:
-    with pytest.raises(PermissionDenied):
-        async with stages.channel(
-            system.deployment.addresses["gateway"], token=system.deployment.service_token
-        ) as gateway:
-            stub = stages.FeedbackServiceStub(gateway)
-            await stub.SendFeedback(SendFeedbackRequest(event=FeedbackEvent()), timeout=5)
+    async with channel(system.deployment.addresses["gateway"], token=system.deployment.service_token) as gateway:
+        with pytest.raises(PermissionDenied):
+            await FeedbackServiceStub(gateway).SendFeedback(SendFeedbackRequest(event=FeedbackEvent()), timeout=5)
 
 
 async def test_feedback_holds_in_the_next_days_list_and_every_list_stays_true(system: System) -> None:
