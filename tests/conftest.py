@@ -6,6 +6,7 @@ They run beside the tests' event loops, so that a killed broker is restarted whi
 import asyncio
 import itertools
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -71,6 +72,9 @@ class RealServers:
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(timeout=60)
+        # The logs stay, for whoever has to find out why a test failed.
+        for data in ("kafka", "postgres"):
+            shutil.rmtree(self.run_dir / data, ignore_errors=True)
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._main())
@@ -101,7 +105,7 @@ _databases = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def database(servers: RealServers) -> Iterator[schemas.Databases]:
-    """A fresh database for the module, every schema migrated. `.admin_url`, and `.urls["features"]` as that service's role."""
+    """A fresh database for the module, every schema migrated; `.urls["features"]` is that of the service's own role."""
     name = f"test_{os.getpid()}_{next(_databases)}"
 
     async def create() -> schemas.Databases:

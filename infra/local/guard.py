@@ -23,6 +23,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _STDIN, _STDOUT = 0, 1
+_OURS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -59,20 +60,19 @@ def _kill_descendants(child: int | None) -> None:
             return
 
 
-def _become(log: str, argv: list[str], guard: int) -> None:
+def _become(log: int, argv: list[str], guard: int) -> None:
     """In the new process: turn into the program. Its own session keeps a Ctrl-C in the terminal from reaching it."""
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard:
         os._exit(1)
+    for number in (*_OURS, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(nothing, _STDIN)
-    os.dup2(out, _STDOUT)
-    os.dup2(out, 2)
+    os.dup2(log, _STDOUT)
+    os.dup2(log, 2)
     try:
         os.execvp(argv[0], argv)  # noqa: S606  no shell is wanted
     except OSError as error:
@@ -94,19 +94,21 @@ def _reap(child: int) -> int | None:
 
 def main(log: str, argv: list[str]) -> None:
     # The Ctrl-C of a terminal and a closing terminal are the supervisor's to answer, in order.
-    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
+    for number in _OURS:
+        signal.signal(number, signal.SIG_IGN)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     guard = os.getpid()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    # A signal that comes before the new process stopped ignoring it would be lost: it waits until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
     child = os.fork()
     if child == 0:
-        for normal in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-            signal.signal(normal, signal.SIG_DFL)
-        _become(log, argv, guard)
+        _become(output, argv, guard)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
     _say(pid=child)
     while True:
         ready, _, _ = select.select([_STDIN, wake], [], [])

@@ -1,6 +1,6 @@
 """The jars of Apache Kafka: fetched once into the Python environment, then found without network or resolution.
 
-    python -m infra.local.jars
+python -m infra.local.jars
 """
 
 import contextlib
@@ -27,14 +27,15 @@ def _remembered(home: Path) -> Path:
 
 
 def class_path(home: Path | None = None) -> str:
-    """As Java takes it. Fetches the jars the first time; raises Unusable when that needs a network that is not there."""
+    """As Java takes it. Fetches the jars the first time; raises Unusable when the network for it is not there."""
     home = home or folder()
     if not _remembered(home).exists():
+        print(f"Fetching Apache Kafka {KAFKA_VERSION} (once).", file=sys.stderr)
         _fetch(home)
     names = _remembered(home).read_text(encoding="utf-8").split()
     missing = [name for name in names if not (home / name).is_file()]
     if missing:
-        raise Unusable(f"{home} lacks {missing[0]}: delete that folder and run `make` again with a network.")
+        raise Unusable(f"{home} lacks {missing[0]}: delete that folder and run the same command again with a network.")
     return os.pathsep.join(str(home / name) for name in names)
 
 
@@ -48,7 +49,8 @@ def _fetch(home: Path) -> None:
         except Exception as error:  # jgo lets whatever its transport raises through
             raise Unusable(
                 f"Apache Kafka {KAFKA_VERSION} is not in {home} yet and could not be fetched "
-                f"({type(error).__name__}): run `make .venv` once with a network, or set KAFKA_BOOTSTRAP_SERVERS to a running Kafka."
+                f"({type(error).__name__}): run the same command once with a network, "
+                "or set KAFKA_BOOTSTRAP_SERVERS to a running Kafka."
             ) from error
         whole = Path(resolved) / home.name
         whole.mkdir()

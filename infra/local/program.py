@@ -1,4 +1,4 @@
-"""The outermost frame of a local command: one sentence instead of a traceback, and an exit status that tells what happened."""
+"""The outermost frame of a local command: a sentence instead of a traceback, and an exit status that tells the end."""
 
 import asyncio
 import signal

@@ -65,6 +65,7 @@ async def prepare(admin_url: str, role_passwords: dict[str, str], migrations: Pa
 
 async def _role(connection: asyncpg.Connection, schema: str, password: str) -> None:
     """Log in, use its own schema's tables and sequences, nothing else. `password` holds no quote (token_urlsafe)."""
+    own = f"IN SCHEMA {schema}"
     known = await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", schema)
     verb = "ALTER" if known else "CREATE"
     database = await connection.fetchval("SELECT quote_ident(current_database())")
@@ -74,12 +75,12 @@ async def _role(connection: asyncpg.Connection, schema: str, password: str) -> N
         ALTER ROLE {schema} IN DATABASE {database} SET search_path = {schema}, {_SHARED};
         CREATE SCHEMA IF NOT EXISTS {schema};
         GRANT USAGE ON SCHEMA {schema}, {_SHARED} TO {schema};
-        GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA {schema} TO {schema};
-        GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {schema};
-        ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON TABLES TO {schema};
-        ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT USAGE, SELECT ON SEQUENCES TO {schema};
+        GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES {own} TO {schema};
+        GRANT USAGE, SELECT ON ALL SEQUENCES {own} TO {schema};
+        ALTER DEFAULT PRIVILEGES {own} GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON TABLES TO {schema};
+        ALTER DEFAULT PRIVILEGES {own} GRANT USAGE, SELECT ON SEQUENCES TO {schema};
         REVOKE ALL ON SCHEMA public FROM PUBLIC;
-        """
+        """  # noqa: S608  names of this file
     )
 
 

@@ -39,7 +39,10 @@ Ready = Callable[[], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class Child:
-    """One process to look after. `env` is its whole environment (None: this process's), `log` defaults to the run folder's."""
+    """One process to look after.
+
+    `env` is its whole environment (None: this process's); `log` is `logs/<name>.log` of the run folder unless given.
+    """
 
     name: str
     argv: Sequence[str]
@@ -123,7 +126,8 @@ class Supervisor:
         if not await self._becomes_ready(life):
             failure = life.failure or self._too_slow(life)
             await self._end(life)
-            life.keeper.result()
+            if not life.keeper.cancelled():
+                life.keeper.result()
             raise failure
 
     def pid(self, name: str) -> int:
@@ -160,7 +164,7 @@ class Supervisor:
     async def wait_ready(self, name: str, *, other_than: int | None = None) -> int:
         """The pid of the running and ready child; `other_than` is the pid of the one whose successor is wanted."""
         life = self._life(name)
-        while life.pid == other_than or not life.ready.is_set():
+        while life.pid in (None, other_than) or not life.ready.is_set():
             if life.failure is not None:
                 raise life.failure
             if life.ended.is_set():
@@ -261,16 +265,16 @@ class Supervisor:
                     life.returncode = fact["returncode"]
         finally:
             life.pid = None
+            if child.restart:
+                life.ready.clear()
             if probe is not None:
                 probe.cancel()
             if guard.stdin is not None:
                 guard.stdin.close()
             await guard.wait()
-            if child.restart:
-                life.ready.clear()
 
     async def _probe(self, life: _Life) -> None:
-        while life.child.ready is not None and not await life.child.ready():
+        while life.child.ready is not None and not await life.child.ready():  # noqa: ASYNC110  it is asked, it does not tell
             await asyncio.sleep(_POLL_S)
         life.worked = True
         life.ready.set()
@@ -278,9 +282,7 @@ class Supervisor:
     async def _becomes_ready(self, life: _Life) -> bool:
         ready, ended = (asyncio.ensure_future(event.wait()) for event in (life.ready, life.ended))
         try:
-            await asyncio.wait(
-                [ready, ended], timeout=life.child.ready_within_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait([ready, ended], timeout=life.child.ready_within_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
             ended.cancel()
@@ -295,7 +297,8 @@ class Supervisor:
     def _crashed(self, life: _Life) -> Unusable:
         often = "" if life.starts == 1 else f", {life.starts} times in a row"
         return Unusable(
-            f"{life.child.name} {_how_it_ended(life.returncode)}{often}: see {life.log}, which ends with\n{_tail(life.log)}"
+            f"{life.child.name} {_how_it_ended(life.returncode)}{often}: "
+            f"see {life.log}, which ends with\n{_tail(life.log)}"
         )
 
     def _too_slow(self, life: _Life) -> Unusable:

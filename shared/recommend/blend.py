@@ -1,6 +1,7 @@
 """Choose so many familiar songs and so many discoveries, no artist more often than the cap, by score."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 
@@ -12,22 +13,22 @@ class Pool(NamedTuple):
 
 
 def choose(
-    pool: Pool, left: Sequence[int], used: dict[int, int], *, cap: int, familiar: int, discoveries: int
+    pool: Pool, taken: AbstractSet[int], used: dict[int, int], *, cap: int, familiar: int, discoveries: int
 ) -> list[int]:
-    """Ascending positions of `pool`, out of `left` (ascending). `used` counts songs by artist and is kept up to date.
+    """Ascending positions of `pool` beside those taken already. `used` counts songs by artist and is kept up to date.
 
     Both numbers are met exactly wherever the cap lets any choice meet both; where a side runs short the other fills up.
     """
     chosen: set[int] = set()
     wanted = [discoveries, familiar]  # indexed by `familiar`
-    for position in left:
-        side, artist = pool.familiar[position], pool.artist[position]
-        if wanted[side] and used.get(artist, 0) < cap:
+    for position, (artist, side) in enumerate(zip(pool.artist, pool.familiar, strict=True)):
+        if wanted[side] and position not in taken and used.get(artist, 0) < cap:
             chosen.add(position)
             used[artist] = used.get(artist, 0) + 1
             wanted[side] -= 1
             if not (wanted[0] or wanted[1]):
                 return sorted(chosen)
+    left = [position for position in range(len(pool.artist)) if position not in taken]
     for side in (False, True):
         while wanted[side] and _swap(pool, left, chosen, used, cap=cap, side=side):
             wanted[side] -= 1

@@ -12,36 +12,27 @@ def arrange(pool: Pool, chosen: Sequence[int]) -> list[int]:
     The best familiar song opens; then each side comes as evenly as its share and by falling score. Where an artist has
     more than half of what is left, one of their songs comes now: that keeps them apart for as long as they can be.
     """
-    left = list(chosen)
-    songs_left = Counter(pool.artist[position] for position in left)
-    familiar_total = sum(pool.familiar[position] for position in left)
+    artist_of, is_familiar = pool.artist, pool.familiar
+    familiar = [position for position in chosen if is_familiar[position]]
+    discoveries = [position for position in chosen if not is_familiar[position]]
+    songs_left = Counter(artist_of[position] for position in chosen)
+    most = max(songs_left.values(), default=0)
+    total, familiar_total = len(chosen), len(familiar)
     ordered: list[int] = []
-    familiar_placed = 0
     before: int | None = None
-    while left:
-        forced = next((a for a, n in songs_left.items() if n > len(left) // 2 and a != before), None)
-        familiar_due = -(-(len(ordered) + 1) * familiar_total // len(chosen))
-        side = familiar_placed < familiar_due
-        best = _first(pool, left, side, before, forced)
-        left.remove(best)
+    for placed in range(total):
+        half = (total - placed) // 2
+        forced = None
+        if most > half:  # else nobody can have so many
+            forced = next((artist for artist, n in songs_left.items() if n > half and artist != before), None)
+        behind = (familiar_total - len(familiar)) * total < (placed + 1) * familiar_total  # fewer than the share by now
+        due, other = (familiar, discoveries) if behind else (discoveries, familiar)
+        best = next(
+            (p for side in (due, other) for p in side if artist_of[p] != before and forced in (None, artist_of[p])),
+            (due or other)[0],  # all that is left is of one artist
+        )
+        (familiar if is_familiar[best] else discoveries).remove(best)
         ordered.append(best)
-        before = pool.artist[best]
-        familiar_placed += pool.familiar[best]
+        before = artist_of[best]
         songs_left[before] -= 1
-        if not songs_left[before]:
-            del songs_left[before]
     return ordered
-
-
-def _first(pool: Pool, left: Sequence[int], side: bool, before: int | None, forced: int | None) -> int:
-    """The best of the side that is due; else of the other; else, where all that is left is of one artist, the best."""
-    other: int | None = None
-    for position in left:
-        artist = pool.artist[position]
-        if artist == before or (forced is not None and artist != forced):
-            continue
-        if pool.familiar[position] == side:
-            return position
-        if other is None:
-            other = position
-    return left[0] if other is None else other

@@ -51,14 +51,15 @@ def make_list(
     share = rules.familiar_share if listener.familiar_share is None else min(max(listener.familiar_share, 0.0), 1.0)
     used: dict[int, int] = {}
     wanted = _familiar_of(rules.length, share)
-    chosen = choose(
-        pool, range(len(row)), used, cap=rules.artist_cap, familiar=wanted, discoveries=rules.length - wanted
-    )
-    taken = set(chosen)
-    rest = [position for position in range(len(row)) if position not in taken]
+    chosen = choose(pool, set(), used, cap=rules.artist_cap, familiar=wanted, discoveries=rules.length - wanted)
     spare_familiar = _familiar_of(rules.spare_tracks, share)
     spares = choose(
-        pool, rest, used, cap=rules.artist_cap, familiar=spare_familiar, discoveries=rules.spare_tracks - spare_familiar
+        pool,
+        set(chosen),
+        used,
+        cap=rules.artist_cap,
+        familiar=spare_familiar,
+        discoveries=rules.spare_tracks - spare_familiar,
     )
 
     # order

@@ -89,7 +89,10 @@ class Candidates:
     def best_first(self) -> "Candidates":
         """By falling score, equal scores by track_key; what has no finite score comes last."""
         score = np.where(np.isfinite(self.score), self.score, -np.inf)
-        order = np.lexsort((self.evidence, self.row, -score))
+        order = (-score).argsort()
+        ordered = score[order]
+        if bool((ordered[1:] == ordered[:-1]).any()):  # rare, and three sorts cost three times as much
+            order = np.lexsort((self.evidence, self.row, -score))
         return Candidates(self.row[order], self.score[order], self.evidence[order])
 
 
@@ -190,7 +193,6 @@ class Fallback(IntEnum):
     NO_RELEASE = 1
     NO_HISTORY = 2
     EMBEDDER_AWAY = 3
-    FEATURES_AWAY = 4
 
 
 class Shortfall(StrEnum):

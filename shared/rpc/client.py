@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -108,10 +108,10 @@ class Channel:
     def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Awaitable[Any]]:
         return self._answer(self._inner.stream_unary(method, *args, **kwargs))
 
-    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., AsyncIterator[Any]]:
+    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., AsyncGenerator[Any, None]]:
         return self._answers(self._inner.unary_stream(method, *args, **kwargs))
 
-    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., AsyncIterator[Any]]:
+    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., AsyncGenerator[Any, None]]:
         return self._answers(self._inner.stream_stream(method, *args, **kwargs))
 
     def _answer(self, call: Any) -> Callable[..., Awaitable[Any]]:
@@ -132,13 +132,13 @@ class Channel:
 
         return answer
 
-    def _answers(self, call: Any) -> Callable[..., AsyncIterator[Any]]:
+    def _answers(self, call: Any) -> Callable[..., AsyncGenerator[Any, None]]:
         async def answers(
             request: Any,
             *,
             timeout: float | None = None,  # noqa: ASYNC109  grpc's own word
             metadata: Sequence[tuple[str, str]] = (),
-        ) -> AsyncIterator[Any]:
+        ) -> AsyncGenerator[Any, None]:
             sent = _Requests(request) if isinstance(request, AsyncIterator) else request
             running = call(sent, timeout=self._deadline_s(timeout), metadata=self._metadata(metadata))
             try:

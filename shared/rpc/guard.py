@@ -219,12 +219,14 @@ def _runner(method: str, policy: Policy, handler: Any) -> Behaviour:
                 "request_malformed", "The request is not a message of this method; check both versions of the contract."
             ) from None
 
-    async def parsed(requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async def parsed(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         async for raw in requests:
             yield parse(raw)
+        if not handler.response_streaming:
+            await _caller_is_there(context)
 
     async def run(request: Any, context: Any) -> bytes | None:
-        argument = parsed(request) if handler.request_streaming else parse(request)
+        argument = parsed(request, context) if handler.request_streaming else parse(request)
         if not handler.response_streaming:
             answer: bytes = handler.response_serializer(await body(argument, context))
             return answer
@@ -234,3 +236,16 @@ def _runner(method: str, policy: Policy, handler: Any) -> Behaviour:
         return None
 
     return run
+
+
+async def _caller_is_there(context: Any) -> None:
+    """Return at the true end of a request stream only.
+
+    A stream that broke off (the caller cancelled, died or ran out of time) looks to the handler as if it ended, some
+    moments before the cancellation reaches it. Writing to the call fails then, and succeeds after a true end.
+    """
+    try:
+        await context.send_initial_metadata(())
+    except grpc.aio.BaseError:
+        await asyncio.sleep(1.0)  # the cancellation arrives here
+        raise Transient("The request stream broke off.") from None

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,6 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from shared.clock import Clock
 from shared.errors import Permanent, Transient
-from shared.rpc.client import Channel
 from shared.rpc.deadline import remaining_s
 from shared.rpc.errors import Exhausted, FailedPrecondition, NotFound
 from shared.rpc.policy import Policy
@@ -30,7 +30,7 @@ POLICIES = {
     for name in KINDS
 } | {f"/{SERVICE}/Operate": Policy(scopes=EVERYONE, max_request_bytes=64, deadline_s=30.0, tenantless=True)}
 
-ERRORS: dict[str, Callable[[], BaseException]] = {
+ERRORS: dict[str, Callable[[], Exception | asyncio.CancelledError]] = {
     "permanent": lambda: Permanent("no_title", "Give the track a title."),
     "not found": lambda: NotFound("no_list", "This user has no list of this date."),
     "precondition": lambda: FailedPrecondition("other_release", "Another release is live; read it again."),
@@ -56,7 +56,7 @@ class Echo:
         self.ran += 1
         self.seen.append(word)
         if word in ERRORS:
-            raise ERRORS[word]()
+            raise ERRORS[word]()  # noqa: RSE102  a function that makes one
         if word.startswith("user "):
             require_user(principal(), word.removeprefix("user "))
         if word.startswith("call ") and self.call is not None:
@@ -83,7 +83,7 @@ class Echo:
             await context.abort(grpc.StatusCode.DATA_LOSS, "chosen by the handler")
         return await self.obey(request.value)
 
-    async def list_(self, request: StringValue, context: Any) -> AsyncIterator[StringValue]:
+    async def list_(self, request: StringValue, _: Any) -> AsyncIterator[StringValue]:
         try:
             yield await self.obey(request.value)
             if request.value == "flood":
@@ -94,18 +94,18 @@ class Echo:
                     await asyncio.sleep(0.01)
                     yield StringValue(value="x")
             if request.value == "late bug":
-                raise ERRORS["bug"]()
+                raise ERRORS["bug"]()  # noqa: RSE102
         finally:
             self.seen.append("closed")
 
-    async def publish(self, requests: AsyncIterator[StringValue], context: Any) -> StringValue:
+    async def publish(self, requests: AsyncIterator[StringValue], _: Any) -> StringValue:
         answer = StringValue(value="{}")
         async for request in requests:
             answer = await self.obey(request.value)
         self.seen.append("end of stream")
         return answer
 
-    async def chat(self, requests: AsyncIterator[StringValue], context: Any) -> AsyncIterator[StringValue]:
+    async def chat(self, requests: AsyncIterator[StringValue], _: Any) -> AsyncIterator[StringValue]:
         async for request in requests:
             yield await self.obey(request.value)
 
@@ -127,7 +127,7 @@ def add_echo(servicer: Any, server: Any) -> None:
 class Stub:
     """Does what generated code does; takes our channel and a plain grpc one."""
 
-    def __init__(self, channel: Channel | Any) -> None:
+    def __init__(self, channel: Any) -> None:
         codec = {"request_serializer": StringValue.SerializeToString, "response_deserializer": StringValue.FromString}
         self.get = channel.unary_unary(f"/{SERVICE}/Get", **codec, _registered_method=True)
         self.operate = channel.unary_unary(f"/{SERVICE}/Operate", **codec, _registered_method=True)
@@ -145,11 +145,13 @@ def token(
 SERVICE_TOKEN = token(Scope.SERVICE, tenant=None, subject="materialiser")
 
 
-def echo_server(echo: Echo, *, max_concurrent: int = 8, listen: str = "127.0.0.1:0", **more: Any) -> Server:
+def echo_server(
+    echo: Echo, *, max_concurrent: int = 8, listen: str = "127.0.0.1:0", public: str = PUBLIC, **more: Any
+) -> Server:
     return Server(
         listen,
         policies=POLICIES,
-        verifier=Verifier(PUBLIC, Clock()),
+        verifier=Verifier(public, Clock()),
         servicers=[(add_echo, echo)],
         max_concurrent=max_concurrent,
         **more,
@@ -171,3 +173,12 @@ async def ask(stub: Stub, kind: str, word: str, **options: Any) -> list[StringVa
             return [await stub.publish(one(word), **options)]
         case _:
             return [answer async for answer in stub.chat(one(word), **options)]
+
+
+async def settled(condition: Callable[[], bool], within_s: float = 3.0) -> float:
+    """Seconds until `condition()` holds."""
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < within_s, "it never came about"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - start

@@ -1,4 +1,4 @@
-"""Nobody gets in who should not: every kind of method × every kind of caller, over real sockets."""
+"""Nobody gets in who should not: every kind of method, every kind of caller, over real sockets."""
 
 import json
 
@@ -42,7 +42,7 @@ DENIALS = {
 
 
 @pytest.mark.parametrize("denial", DENIALS)
-async def test_a_denied_call_never_runs_the_handler(denial):
+async def test_a_denied_call_never_runs_the_handler(denial: str) -> None:
     metadata, code, reason = DENIALS[denial]
     echo = Echo()
     async with (
@@ -58,7 +58,7 @@ async def test_a_denied_call_never_runs_the_handler(denial):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_call_without_deadline_is_refused_before_its_token_is_looked_at(kind):
+async def test_a_call_without_deadline_is_refused_before_its_token_is_looked_at(kind: str) -> None:
     echo = Echo()
     async with echo_server(echo) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as plain:
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
@@ -69,7 +69,7 @@ async def test_a_call_without_deadline_is_refused_before_its_token_is_looked_at(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_user_reaches_itself_and_no_other_user(kind):
+async def test_a_user_reaches_itself_and_no_other_user(kind: str) -> None:
     async with (
         echo_server(Echo()) as server,
         channel(f"127.0.0.1:{server.port}", token=token(subject="ann")) as opened,
@@ -81,7 +81,7 @@ async def test_a_user_reaches_itself_and_no_other_user(kind):
     assert refusal.value.reason == "other_user"
 
 
-async def test_each_scope_acts_for_the_tenant_it_may_act_for():
+async def test_each_scope_acts_for_the_tenant_it_may_act_for() -> None:
     async with echo_server(Echo()) as server:
         address = f"127.0.0.1:{server.port}"
         async with channel(address, token=token(Scope.APP, subject="backend")) as opened:
@@ -104,7 +104,7 @@ async def test_each_scope_acts_for_the_tenant_it_may_act_for():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_request_over_the_methods_limit_or_malformed_never_reaches_the_handler(kind):
+async def test_a_request_over_the_methods_limit_or_malformed_never_reaches_the_handler(kind: str) -> None:
     echo = Echo()
     async with echo_server(echo) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as plain:
         metadata = bearer(token())
@@ -122,7 +122,7 @@ async def test_a_request_over_the_methods_limit_or_malformed_never_reaches_the_h
     assert echo.ran == 0
 
 
-async def test_reflection_and_unknown_methods_are_not_served():
+async def test_reflection_and_unknown_methods_are_not_served() -> None:
     async with echo_server(Echo()) as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as plain:
         for method in ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", f"/{SERVICE}/Drop"):
             with pytest.raises(grpc.aio.AioRpcError) as refusal:

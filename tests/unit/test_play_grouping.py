@@ -37,30 +37,30 @@ def ids(*numbers: int) -> tuple[bytes, ...]:
     return tuple(number.to_bytes(16, "big") for number in numbers)
 
 
-def test_nothing_gives_no_play():
+def test_nothing_gives_no_play() -> None:
     assert group([]) == []
 
 
-def test_one_event_is_one_play():
+def test_one_event_is_one_play() -> None:
     assert group([event(1, NOON, 200_000, 240_000)]) == [Play(NOON, 200_000, 240_000, True, False, ids(1))]
 
 
-def test_the_same_event_three_times_is_one_play():
+def test_the_same_event_three_times_is_one_play() -> None:
     once = event(1, NOON, 212_000, 212_000)
     assert group([once, once, once]) == group([once])
 
 
-def test_two_routes_with_one_start_are_one_play_and_the_known_time_counts():
+def test_two_routes_with_one_start_are_one_play_and_the_known_time_counts() -> None:
     plays = group([event(1, NOON, 273_000, 273_000), event(9, NOON)])
     assert plays == [Play(NOON, 273_000, 273_000, True, False, ids(1, 9))]
 
 
-def test_two_devices_that_report_one_play_three_seconds_apart_are_one_play():
+def test_two_devices_that_report_one_play_three_seconds_apart_are_one_play() -> None:
     plays = group([event(1, NOON + 2 * SECOND, 198_000, 198_000), event(2, NOON + 5 * SECOND, 198_000, 198_000)])
     assert [play.played_ms for play in plays] == [198_000]
 
 
-def test_pause_and_resume_parts_of_one_playback_add_up():
+def test_pause_and_resume_parts_of_one_playback_add_up() -> None:
     parts = [
         event(1, NOON, 70_000, 240_000, "pb-44"),
         event(2, NOON + 6 * MINUTE, 90_000, 240_000, "pb-44"),
@@ -69,35 +69,35 @@ def test_pause_and_resume_parts_of_one_playback_add_up():
     assert group(parts) == [Play(NOON, 240_000, 240_000, True, False, ids(1, 2, 3))]
 
 
-def test_a_part_told_again_under_a_new_event_id_does_not_add_up():
+def test_a_part_told_again_under_a_new_event_id_does_not_add_up() -> None:
     parts = [event(1, NOON, 60_000, 240_000, "pb"), event(2, NOON, 60_000, 240_000, "pb")]
     (play,) = group(parts)
     assert (play.played_ms, play.skip) == (60_000, True)
 
 
-def test_another_route_beside_the_parts_does_not_add_up():
+def test_another_route_beside_the_parts_does_not_add_up() -> None:
     parts = [event(1, NOON, 70_000, 240_000, "pb"), event(2, NOON + 6 * MINUTE, 90_000, 240_000, "pb")]
     relay = event(3, NOON + SECOND, 75_000, 240_000)
     (play,) = group([relay, *parts])
     assert play.played_ms == 160_000
 
 
-def test_a_loop_of_passes_that_touch_stays_as_many_plays():
+def test_a_loop_of_passes_that_touch_stays_as_many_plays() -> None:
     passes = [event(n, NOON + n * 180 * SECOND, 180_000, 180_000) for n in range(5)]
     assert len(group(passes)) == 5
 
 
-def test_passes_that_overlap_by_the_clock_error_of_two_seconds_stay_separate():
+def test_passes_that_overlap_by_the_clock_error_of_two_seconds_stay_separate() -> None:
     assert len(group([event(1, NOON, 180_000, 180_000), event(2, NOON + 178 * SECOND, 180_000, 180_000)])) == 2
     assert len(group([event(1, NOON, 180_000, 180_000), event(2, NOON + 178 * SECOND - 1, 180_000, 180_000)])) == 1
 
 
-def test_parts_of_one_playback_more_than_a_day_apart_are_two_plays():
+def test_parts_of_one_playback_more_than_a_day_apart_are_two_plays() -> None:
     assert len(group([event(1, NOON, 70_000, 240_000, "pb"), event(2, NOON + DAY_MS, 90_000, 240_000, "pb")])) == 1
     assert len(group([event(1, NOON, 70_000, 240_000, "pb"), event(2, NOON + DAY_MS + 1, 90_000, 240_000, "pb")])) == 2
 
 
-def test_a_play_inside_the_pause_of_another_playback_is_its_own_play():
+def test_a_play_inside_the_pause_of_another_playback_is_its_own_play() -> None:
     plays = group(
         [
             event(1, NOON, 70_000, 240_000, "pb"),
@@ -108,18 +108,18 @@ def test_a_play_inside_the_pause_of_another_playback_is_its_own_play():
     assert [play.event_ids for play in plays] == [ids(1, 3), ids(2)]
 
 
-def test_a_bot_that_starts_a_song_every_minute_for_a_week_has_one_play_a_day():
+def test_a_bot_that_starts_a_song_every_minute_for_a_week_has_one_play_a_day() -> None:
     plays = group([event(n, 20_000 * DAY_MS + n * MINUTE, 240_000, 240_000) for n in range(7 * 24 * 60)])
     assert len(plays) == 7
     assert day_counts(plays)[20_003] == Counts(1, 1, 0, 240_000)
 
 
-def test_one_event_id_with_two_contents_counts_as_the_one_received_first():
+def test_one_event_id_with_two_contents_counts_as_the_one_received_first() -> None:
     first, second = event(1, NOON, 30_000, 240_000), event(1, NOON + HOUR, 240_000, 240_000)
     assert group([second, first]) == group([first, second]) == group([first])
 
 
-def test_the_listen_rule():
+def test_the_listen_rule() -> None:
     assert is_listen(120_000, 240_000)
     assert not is_listen(119_999, 240_000)
     assert is_listen(240_000, 3_600_000)
@@ -132,7 +132,7 @@ def test_the_listen_rule():
     assert not is_listen(0, 240_000)
 
 
-def test_a_day_counts_time_up_to_the_length_of_the_track_and_a_play_belongs_to_the_day_of_its_start():
+def test_a_day_counts_time_up_to_the_length_of_the_track_and_a_play_belongs_to_the_day_of_its_start() -> None:
     midnight = 20_001 * DAY_MS
     plays = group(
         [
@@ -168,7 +168,7 @@ EVENTS = st.lists(
 
 @given(events=EVENTS, seed=st.integers())
 @settings(max_examples=150, deadline=None)
-def test_any_order_and_any_repeats_give_the_identical_plays(events: list[PlayEventRow], seed: int):
+def test_any_order_and_any_repeats_give_the_identical_plays(events: list[PlayEventRow], seed: int) -> None:
     chance = random.Random(seed)
     shuffled = events + chance.choices(events, k=len(events)) if events else []
     chance.shuffle(shuffled)
@@ -179,10 +179,10 @@ def test_any_order_and_any_repeats_give_the_identical_plays(events: list[PlayEve
 
 @given(events=EVENTS)
 @settings(max_examples=100, deadline=None)
-def test_every_event_is_in_exactly_one_play_and_no_play_is_longer_than_a_day(events: list[PlayEventRow]):
+def test_every_event_is_in_exactly_one_play_and_no_play_is_longer_than_a_day(events: list[PlayEventRow]) -> None:
     plays = group(events)
     assert sorted(i for play in plays for i in play.event_ids) == sorted({row.event_id for row in events})
-    starts = {}
+    starts: dict[bytes, set[int]] = {}
     for row in events:
         starts.setdefault(row.event_id, set()).add(row.started_at_ms)
     for play in plays:
@@ -199,7 +199,7 @@ def difference(after: list[Play], before: list[Play]) -> dict[Play, int]:
 @settings(max_examples=300, deadline=None)
 def test_deriving_from_the_window_around_the_touched_events_equals_deriving_from_everything(
     events: list[PlayEventRow], touched: int, seed: int
-):
+) -> None:
     everything = list({row.event_id: row for row in events}.values())
     random.Random(seed).shuffle(everything)
     new, old = everything[:touched], everything[touched:]
@@ -209,7 +209,7 @@ def test_deriving_from_the_window_around_the_touched_events_equals_deriving_from
     assert difference(group(old + new), group(old)) == difference(group(window + new), group(window))
 
 
-def test_the_window_is_as_wide_as_the_furthest_neighbour_that_decides():
+def test_the_window_is_as_wide_as_the_furthest_neighbour_that_decides() -> None:
     new = event(
         1, NOON, DAY_MS
     )  # reaches the next, whose playback goes on a day later, where a third event makes a chain

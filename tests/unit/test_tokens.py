@@ -10,6 +10,7 @@ import pytest
 
 from shared.clock import Clock, move_to
 from shared.errors import Unusable
+from shared.ids import TenantId
 from shared.rpc.errors import Unauthenticated
 from shared.rpc.principal import Principal, Scope
 from shared.rpc.tokens import CACHED_TOKENS, Verifier, generate_key_pair, mint
@@ -17,6 +18,7 @@ from shared.rpc.tokens import CACHED_TOKENS, Verifier, generate_key_pair, mint
 PRIVATE, PUBLIC = generate_key_pair()
 NOW = datetime.now(UTC)
 HOUR = timedelta(hours=1)
+ANN = Principal(TenantId("acme"), "ann", Scope.USER)
 CLAIMS = {"ten": "acme", "sub": "ann", "scope": "user", "iat": int(NOW.timestamp())}
 LATER = int((NOW + HOUR).timestamp())
 
@@ -29,15 +31,15 @@ def part(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-def test_a_minted_token_gives_its_principal_back():
-    assert Verifier(PUBLIC, Clock()).verify(token()) == Principal("acme", "ann", Scope.USER)
+def test_a_minted_token_gives_its_principal_back() -> None:
+    assert Verifier(PUBLIC, Clock()).verify(token()) == ANN
 
 
 @pytest.mark.parametrize(
     ("tenant_id", "subject", "scope"),
     [(None, "ann", Scope.USER), (None, "backend", Scope.APP), ("acme", "ingest", Scope.SERVICE), ("acme", "", "user")],
 )
-def test_a_contradicting_token_is_not_minted(tenant_id, subject, scope):
+def test_a_contradicting_token_is_not_minted(tenant_id: str | None, subject: str, scope: str) -> None:
     with pytest.raises(ValueError, match="cannot have"):
         mint(PRIVATE, tenant_id=tenant_id, subject=subject, scope=Scope(scope), now=NOW, ttl=HOUR)
 
@@ -63,14 +65,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_not_a_valid_token_is_refused_with_the_one_sentence(text):
+def test_what_is_not_a_valid_token_is_refused_with_the_one_sentence(text: str) -> None:
     with pytest.raises(Unauthenticated) as refusal:
         Verifier(PUBLIC, Clock()).verify(text)
     assert (str(refusal.value), refusal.value.reason) == ("Send a valid token with this call.", "unauthenticated")
     assert refusal.value.__cause__ is None
 
 
-def test_a_remembered_token_ends_with_its_expiry_by_our_clock(tmp_path: Path):
+def test_a_remembered_token_ends_with_its_expiry_by_our_clock(tmp_path: Path) -> None:
     verifier = Verifier(PUBLIC, Clock(tmp_path / "clock"))
     verifier.verify(token())
     verifier.verify(token())
@@ -83,13 +85,13 @@ def test_a_remembered_token_ends_with_its_expiry_by_our_clock(tmp_path: Path):
     assert not moved._valid
 
 
-def test_the_verifier_remembers_no_refused_token_and_no_more_than_its_bound():
+def test_the_verifier_remembers_no_refused_token_and_no_more_than_its_bound() -> None:
     verifier = Verifier(PUBLIC, Clock())
     for text in REFUSED.values():
         with pytest.raises(Unauthenticated):
             verifier.verify(text)
     assert not verifier._valid
-    verifier._valid = {f"old {n}": (Principal("acme", "ann", Scope.USER), LATER) for n in range(CACHED_TOKENS)}
+    verifier._valid = {f"old {n}": (ANN, LATER) for n in range(CACHED_TOKENS)}
     verifier.verify(token())
     assert len(verifier._valid) == CACHED_TOKENS
     assert token() in verifier._valid
@@ -97,6 +99,6 @@ def test_the_verifier_remembers_no_refused_token_and_no_more_than_its_bound():
 
 
 @pytest.mark.parametrize("pem", ["", "no key", PRIVATE])
-def test_a_wrong_public_key_stops_the_start(pem):
+def test_a_wrong_public_key_stops_the_start(pem: str) -> None:
     with pytest.raises(Unusable, match="Ed25519"):
         Verifier(pem, Clock())

@@ -1,0 +1,383 @@
+"""The demo, stage by stage: a world of listeners in, their daily lists out, on real servers and through public contracts."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from typing import cast
+
+import numpy as np
+from meiri.embedding.v1.embedding_service_pb2 import GetReleaseRequest
+from meiri.embedding.v1.embedding_service_pb2_grpc import EmbeddingServiceStub
+from meiri.features.v1.user_feature_service_pb2 import BatchGetRequest, GetLedgerCountsRequest, GetLedgerCountsResponse
+from meiri.features.v1.user_feature_service_pb2_grpc import UserFeatureServiceStub
+from meiri.feedback.v1.feedback_event_pb2 import FeedbackEvent, FeedbackKind
+from meiri.feedback.v1.feedback_service_pb2 import SendFeedbackRequest
+from meiri.feedback.v1.feedback_service_pb2_grpc import FeedbackServiceStub
+from meiri.playback.v1.play_event_pb2 import PlayEvent
+from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist
+from meiri.playlist.v1.materialiser_service_pb2 import GetListCountsRequest
+from meiri.playlist.v1.materialiser_service_pb2_grpc import MaterialiserServiceStub
+from meiri.playlist.v1.playlist_service_pb2 import GetDailyPlaylistRequest, GetDailyPlaylistResponse
+from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceStub
+
+from infra.demo import show
+from infra.demo.feed import App, app_of, create_tenant, patiently, resent, split_at
+from infra.demo.world import Plays, World
+from infra.local.deployment import Deployment
+from shared.clock import Clock, move_to
+from shared.errors import MeiriError, Unusable
+from shared.ids import new_event_id
+from shared.kafka.broker import KafkaLog
+from shared.kafka.log import TopicPartition
+from shared.kafka.producer import Producer
+from shared.rpc.client import Channel, channel, tenant_scope
+from shared.rpc.errors import NotFound
+from shared.topics import DEAD_LETTERS, PLAYS
+
+LIVE_DAYS = 7
+RESENT_SHARE = 0.02
+FIRST_SERVICES = ("gateway", "ingest", "features", "trainer", "embedder", "playlists")
+
+
+@dataclass
+class Demo:
+    """The running system and everything the stages hand on."""
+
+    deployment: Deployment
+    world: World
+    apps: list[App] = field(default_factory=list)
+    stages: list[show.Stage] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+        """Show a progress bar of `total` items and keep the stage's numbers."""
+        started = time.monotonic()
+        with show.bar(name, total) as advance:
+            yield advance
+        self.stages.append(show.Stage(name, total, unit, time.monotonic() - started))
+
+
+async def run(demo: Demo) -> None:
+    """Raises MeiriError with a sentence when a stage does not come to its end."""
+    async with AsyncExitStack() as stack:
+        channels = await _open(demo, stack)
+        await feed(demo, stack, channels)
+        await counted(demo, channels)
+        await train(demo, channels)
+        await materialise(demo, channels)
+        await three_listeners(demo, channels)
+        await feedback(demo, channels)
+        await kill_one(demo, channels)
+        await numbers(demo, channels)
+
+
+@dataclass
+class Channels:
+    """The gRPC channels the demo speaks through: as operator, as a service, and one reader per tenant."""
+
+    operator: Channel
+    features: UserFeatureServiceStub
+    embedder: EmbeddingServiceStub
+    materialiser: MaterialiserServiceStub
+    events: KafkaLog
+    producer: Producer
+    lists: dict[str, PlaylistServiceStub] = field(default_factory=dict)
+    feedback: dict[str, FeedbackServiceStub] = field(default_factory=dict)
+
+
+async def _open(demo: Demo, stack: AsyncExitStack) -> Channels:
+    deployment = demo.deployment
+    servers = deployment.servers.bootstrap_servers
+
+    async def opened(name: str, token: str) -> Channel:
+        return await stack.enter_async_context(channel(deployment.addresses[name], token=token))
+
+    return Channels(
+        operator=await opened("gateway", deployment.admin_token),
+        features=UserFeatureServiceStub(await opened("features", deployment.service_token)),
+        embedder=EmbeddingServiceStub(await opened("embedder", deployment.service_token)),
+        materialiser=MaterialiserServiceStub(await opened("materialiser", deployment.service_token)),
+        events=await stack.enter_async_context(KafkaLog.open(servers, client_id="demo")),
+        producer=await stack.enter_async_context(Producer.open(servers, client_id="demo")),
+    )
+
+
+async def feed(demo: Demo, stack: AsyncExitStack, channels: Channels) -> None:
+    """Tenants, catalogues, listeners; the history by the import rpc; the last week live: one tenant by the gateway, the
+    other by its ingress topic; some plays again, as after a lost acknowledgement, and some that are no plays at all.
+    """
+    gateway = demo.deployment.addresses["gateway"]
+    for world in demo.world.tenants:
+        token = await create_tenant(channels.operator, world.tenant_id)
+        demo.apps.append(await stack.enter_async_context(app_of(world, gateway, token)))
+        tenant_channel = await stack.enter_async_context(channel(gateway, token=token))
+        channels.feedback[world.tenant_id] = FeedbackServiceStub(tenant_channel)
+        list_channel = await stack.enter_async_context(channel(demo.deployment.addresses["playlists"], token=token))
+        channels.lists[world.tenant_id] = PlaylistServiceStub(list_channel)
+
+    tracks = sum(len(app.world.tracks) for app in demo.apps)
+    listeners = sum(len(app.world.listeners) for app in demo.apps)
+    with demo.stage("Catalogues and listeners", tracks + listeners, "records") as advance:
+        for app in demo.apps:
+            await app.send_catalogue(advance)
+            await app.send_users(advance)
+
+    newest_ms = max(int(app.world.plays.started_at_ms[-1]) for app in demo.apps)
+    parts = [split_at(app.world.plays, newest_ms - LIVE_DAYS * 86_400_000) for app in demo.apps]
+    with demo.stage("History, by the import call", sum(len(old) for old, _ in parts), "plays") as advance:
+        for app, (old, _) in zip(demo.apps, parts, strict=True):
+            await app.import_plays(old, advance)
+
+    again = [resent(recent, RESENT_SHARE) for _, recent in parts]
+    live = sum(len(recent) + len(more) for (_, recent), more in zip(parts, again, strict=True))
+    with demo.stage(f"Last {LIVE_DAYS} days, live", live, "plays") as advance:
+        by_gateway, by_topic = demo.apps[0], demo.apps[1]
+        await asyncio.gather(
+            by_gateway.publish_plays(parts[0][1], advance),
+            by_topic.produce_plays(channels.producer, parts[1][1], advance),
+        )
+        await by_gateway.publish_plays(again[0], advance)
+        await by_topic.produce_plays(channels.producer, again[1], advance)
+    await by_gateway.publish_events(_impossible_plays(by_gateway))
+
+
+def _impossible_plays(app: App) -> list[PlayEvent]:
+    """Three events that pass the door and fail ingest's checks: they must turn up as dead letters and stop nobody."""
+    events = []
+    for year in (1970, 1999, 2101):
+        event = PlayEvent(
+            event_id=new_event_id(year * 1000),
+            user_id=app.world.listeners.user_id[0],
+            track_id=app.world.tracks.track_id[0],
+        )
+        event.started_at.FromDatetime(datetime(year, 1, 2, tzinfo=UTC))
+        events.append(event)
+    return events
+
+
+async def counted(demo: Demo, channels: Channels) -> None:
+    """Wait until the ledger holds exactly the acknowledged plays and the archive has read what the ledger has."""
+    expected = sum(len(app.sent.acknowledged) for app in demo.apps)
+    with demo.stage("Plays counted in features", expected, "plays") as advance:
+        shown = 0
+        async for done in _watch(
+            lambda: _ledger_total(demo, channels), until=expected, patience_s=180, what="features"
+        ):
+            advance(done - shown)
+            shown = done
+    with demo.stage("Plays archived", expected, "plays") as advance:
+        async for _ in _watch(lambda: _lag(channels), until=0, patience_s=120, what="the trainer's archive"):
+            pass
+        advance(expected)
+
+
+async def _ledger(channels: Channels, tenant_id: str) -> GetLedgerCountsResponse:
+    async def ask() -> GetLedgerCountsResponse:
+        with tenant_scope(tenant_id):
+            answer: GetLedgerCountsResponse = await channels.features.GetLedgerCounts(
+                GetLedgerCountsRequest(), timeout=10
+            )
+            return answer
+
+    return await patiently(ask)
+
+
+async def _ledger_total(demo: Demo, channels: Channels) -> int:
+    return sum([(await _ledger(channels, app.world.tenant_id)).play_events for app in demo.apps])
+
+
+async def _lag(channels: Channels) -> int:
+    partitions = [TopicPartition(PLAYS.name, number) for number in range(PLAYS.partitions)]
+    bounds = await channels.events.bounds(partitions)
+    committed = await channels.events.committed("trainer", partitions)
+    return sum(bounds[partition].end - committed.get(partition, bounds[partition].start) for partition in partitions)
+
+
+async def train(demo: Demo, channels: Channels) -> None:
+    """One tenant after the other: train, judge against popularity on the last day, release; wait until the embedder serves."""
+    for app in demo.apps:
+        tenant_id = app.world.tenant_id
+        with demo.stage(f"Train and judge {tenant_id}", len(app.world.plays), "plays") as advance:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "services.trainer", "train", "--tenant", tenant_id, "--progress"),
+                env=demo.deployment.env_for("trainer"),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            told: list[str] = []
+            logged = asyncio.create_task(cast("asyncio.StreamReader", process.stdout).read())
+            async for line in cast("asyncio.StreamReader", process.stderr):
+                try:
+                    epoch = json.loads(line)
+                    advance(round(len(app.world.plays) / epoch["epochs"]))
+                except ValueError:
+                    told.append(line.decode(errors="replace"))
+            status = await process.wait()
+            show.gate(tenant_id, (await logged).decode(errors="replace"))
+            if status not in {0, 3, 4}:
+                raise Unusable(f"Training {tenant_id} ended with status {status}: {''.join(told[-3:]).strip()}")
+            if status == 0:
+                await _release(channels, tenant_id)
+
+
+async def _release(channels: Channels, tenant_id: str) -> None:
+    async def ask() -> int:
+        with tenant_scope(tenant_id):
+            try:
+                await channels.embedder.GetRelease(GetReleaseRequest(), timeout=5)
+            except NotFound:
+                return 0
+            return 1
+
+    async for _ in _watch(ask, until=1, patience_s=60, what="the embedder"):
+        pass
+
+
+async def materialise(demo: Demo, channels: Channels) -> None:
+    """Start the materialiser and wait until every listener has today's list, and can read it."""
+    await demo.deployment.start_service("materialiser")
+    await _lists(demo, channels, "Today's lists", days_ago=0)
+
+
+async def _lists(demo: Demo, channels: Channels, name: str, *, days_ago: int) -> None:
+    listeners = {app.world.tenant_id: len(set(app.world.plays.user.tolist())) for app in demo.apps}
+    total = sum(listeners.values())
+    with demo.stage(name, total, "lists") as advance:
+        shown = 0
+
+        async def made() -> int:
+            return sum([await _lists_of(channels, tenant_id) for tenant_id in listeners])
+
+        goal = total * (days_ago + 1)
+        async for done in _watch(made, until=goal, patience_s=180, what="the materialiser"):
+            advance(done - total * days_ago - shown)
+            shown = done - total * days_ago
+
+
+async def _lists_of(channels: Channels, tenant_id: str) -> int:
+    """All lists of the tenant: listeners live on two dates at once, so dates alone do not say who lacks one."""
+    with tenant_scope(tenant_id):
+        answer = await channels.materialiser.GetListCounts(GetListCountsRequest(), timeout=10)
+    return sum(of_date.lists for of_date in answer.dates)
+
+
+async def read_list(
+    channels: Channels, tenant_id: str, user_id: str, playlist_date: date | None = None
+) -> DailyPlaylist:
+    """The listener's list, waiting for it a moment: it reaches the playlist service by Kafka."""
+    request = GetDailyPlaylistRequest(
+        user_id=user_id, playlist_date=None if playlist_date is None else playlist_date.isoformat()
+    )
+    for _ in range(100):
+        try:
+            answer: GetDailyPlaylistResponse = await channels.lists[tenant_id].GetDailyPlaylist(request, timeout=5)
+        except NotFound:
+            await asyncio.sleep(0.2)
+        else:
+            return answer.playlist
+    raise Unusable(f"There is no list of {user_id} after 20 s: look at the log of playlists.")
+
+
+async def three_listeners(demo: Demo, channels: Channels) -> None:
+    """Two listeners of one tenant, one of the other: their taste and the list that was made of it."""
+    for app, place in ((demo.apps[0], 0), (demo.apps[0], 1), (demo.apps[1], 0)):
+        user = show.typical_listener(app.world, place)
+        playlist = await read_list(channels, app.world.tenant_id, app.world.listeners.user_id[user])
+        show.listener(app.world, user, playlist)
+
+
+async def feedback(demo: Demo, channels: Channels) -> None:
+    """A listener bans an artist and dislikes a track; tomorrow's list proves that it was heard."""
+    app = demo.apps[0]
+    tenant_id = app.world.tenant_id
+    user_id = app.world.listeners.user_id[show.typical_listener(app.world, 0)]
+    today = await read_list(channels, tenant_id, user_id)
+    disliked = next(song for song in today.recommendations if song.familiar)
+    banned = next(song for song in today.recommendations if song.artist_id != disliked.artist_id)
+    clock = Clock(demo.deployment.clock_file)
+    for event in (
+        FeedbackEvent(kind=FeedbackKind.FEEDBACK_KIND_BAN, artist_id=banned.artist_id),
+        FeedbackEvent(kind=FeedbackKind.FEEDBACK_KIND_DISLIKE, track_id=disliked.track_id),
+    ):
+        event.event_id = new_event_id(clock.now_ms())
+        event.user_id = user_id
+        event.given_at.FromDatetime(clock.now())
+        request = SendFeedbackRequest(event=event)
+        await patiently(partial(channels.feedback[tenant_id].SendFeedback, request, timeout=10))
+
+    async def known() -> int:
+        with tenant_scope(tenant_id):
+            answer = await channels.features.BatchGet(BatchGetRequest(user_ids=[user_id]), timeout=10)
+        return len(answer.feedback)
+
+    async for _ in _watch(known, until=2, patience_s=60, what="features"):
+        pass
+    move_to(demo.deployment.clock_file, datetime.now(UTC) + timedelta(days=1))
+    await _lists(demo, channels, "Tomorrow's lists (the clock moved)", days_ago=1)
+    tomorrow = await read_list(
+        channels, tenant_id, user_id, date.fromisoformat(today.playlist_date) + timedelta(days=1)
+    )
+    show.proof(app.world, user_id, today, tomorrow, banned_artist=banned, disliked_track=disliked)
+
+
+async def kill_one(demo: Demo, channels: Channels) -> None:
+    """Kill -9 features in the middle of plays; it restarts; every acknowledged play is counted, and once."""
+    app = demo.apps[0]
+    before = await _ledger(channels, app.world.tenant_id)
+    flowing = asyncio.create_task(app.publish_plays(_fresh(app), lambda _: None, page=100))
+    await asyncio.sleep(0.5)
+    killed, restarted = await demo.deployment.kill("features")
+    await flowing
+    expected = len(app.sent.acknowledged)
+
+    async def total() -> int:
+        return (await _ledger(channels, app.world.tenant_id)).play_events
+
+    async for _ in _watch(total, until=expected, patience_s=90, what="features"):
+        pass
+    after = await _ledger(channels, app.world.tenant_id)
+    show.survived(killed, restarted, before.play_events, len(app.sent.acknowledged), after.play_events)
+    if after.play_events != expected:
+        raise Unusable(f"{expected} plays were acknowledged and {after.play_events} are counted.")
+
+
+def _fresh(app: App) -> Plays:
+    """The last plays of the world once more under new ids: plays that nobody has counted yet."""
+    last = app.world.plays.where(np.arange(len(app.world.plays)) >= len(app.world.plays) - 3000)
+    ids = last.event_id.copy()
+    ids[:, 15] ^= 0xA5
+    ids[:, 14] ^= 0x5A
+    return Plays(last.user, last.track, last.started_at_ms, last.played_ms, last.session, ids)
+
+
+async def numbers(demo: Demo, channels: Channels) -> None:
+    counts = {app.world.tenant_id: await _ledger(channels, app.world.tenant_id) for app in demo.apps}
+    partitions = [TopicPartition(DEAD_LETTERS.name, number) for number in range(DEAD_LETTERS.partitions)]
+    bounds = await channels.events.bounds(partitions)
+    dead_letters = sum(found.end - found.start for found in bounds.values())
+    lists = sum([await _lists_of(channels, app.world.tenant_id) for app in demo.apps])
+    show.numbers(demo.apps, counts, dead_letters, lists, demo.stages)
+
+
+async def _watch(ask: Callable[[], Awaitable[int]], *, until: int, patience_s: float, what: str) -> AsyncIterator[int]:
+    """Yield the answer until it is `until`; Unusable when it does not get there, or does not move, within `patience_s`."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            answer = await ask()
+        except MeiriError:
+            answer = -1
+        if answer >= 0:
+            yield answer
+        if answer == until:
+            return
+        if time.monotonic() > deadline:
+            raise Unusable(f"Waited {patience_s:.0f} s for {what}, which is at {answer} of {until}: look at its log.")
+        await asyncio.sleep(0.25)

@@ -1,0 +1,3 @@
+from services.features.app import main
+
+main()
