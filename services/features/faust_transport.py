@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aiokafka
-from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -78,15 +78,15 @@ class Consumer(driver.Consumer):  # type: ignore[misc]
 class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
-        # Faust has no setting for some of these. The assignor is aiokafka's: Faust's own is for tables.
-        self._assignor = StickyPartitionAssignor
+        # Faust has no setting for some of these. By range, each member gets the same share of every topic.
+        self._assignor = RangePartitionAssignor
         return aiokafka.AIOKafkaConsumer(
             bootstrap_servers=driver.server_list(transport.url, transport.default_port),
             client_id=conf.broker_client_id,
             group_id=conf.id,
             # A static member that was killed and comes back gets its partitions at once, without a rebalance.
             group_instance_id=self.consumer.instance,
-            partition_assignment_strategy=[StickyPartitionAssignor],
+            partition_assignment_strategy=[RangePartitionAssignor],
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             max_poll_records=conf.broker_max_poll_records,
