@@ -125,9 +125,9 @@ def main(log: str, argv: list[str]) -> None:
             if not signals:
                 _kill_descendants(child)
                 return
-            for number in signals:
+            for sent in signals:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, number)
+                    os.kill(child, sent)
 
 
 if __name__ == "__main__":

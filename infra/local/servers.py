@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from infra.local import kafka, postgres
-from infra.local.supervisor import Supervisor
+from infra.local.supervisor import Child, Supervisor
 from shared.errors import Unusable
 
 
@@ -15,13 +15,26 @@ class Servers:
     """Where they are. `own_…` is false for a server that someone else runs: it is used, never stopped or killed."""
 
     bootstrap_servers: str
-    admin_url: str
+    admin_url: str = field(repr=False)
     own_kafka: bool
     own_postgres: bool
 
 
-async def start_servers(supervisor: Supervisor, env: Mapping[str, str] | None = None) -> Servers:
+async def _nothing(_: str) -> None:
+    pass
+
+
+async def start_servers(
+    supervisor: Supervisor,
+    env: Mapping[str, str] | None = None,
+    *,
+    with_kafka: Callable[[str], Awaitable[None]] = _nothing,
+    with_postgres: Callable[[str], Awaitable[None]] = _nothing,
+) -> Servers:
     """Start what `env` does not name, each below the run folder, and return when both are ready.
+
+    `with_kafka` gets the bootstrap address as soon as Kafka is ready, `with_postgres` the administrator's URL as soon
+    as PostgreSQL is: what they do is done before this returns.
 
     KAFKA_BOOTSTRAP_SERVERS and DATABASE_URL (an administrator's) name servers that run already; MEIRI_KAFKA_PORT and
     MEIRI_POSTGRES_PORT fix the ports of the built-in ones. Raises Unusable, before anything is started, when a named
@@ -29,35 +42,42 @@ async def start_servers(supervisor: Supervisor, env: Mapping[str, str] | None = 
     """
     env = os.environ if env is None else env
     bootstrap, admin_url = env.get("KAFKA_BOOTSTRAP_SERVERS", ""), env.get("DATABASE_URL", "")
-    ports = {name: _port(env, name) for name in ("MEIRI_KAFKA_PORT", "MEIRI_POSTGRES_PORT")}
+    kafka_port, postgres_port = port_of(env, "MEIRI_KAFKA_PORT"), port_of(env, "MEIRI_POSTGRES_PORT")
     if bootstrap:
         await kafka.reach(bootstrap)
     if admin_url:
         await postgres.reach(admin_url)
     own_kafka, own_postgres = not bootstrap, not admin_url
-    children = []
-    if own_postgres:
-        child, admin_url = await postgres.prepare(
-            supervisor.run_dir / "postgres", supervisor.logs / "postgres.log", port=ports["MEIRI_POSTGRES_PORT"]
-        )
-        children.append(child)
+    broker: Child | None = None
+    database: Child | None = None
+    run_dir, logs = supervisor.run_dir, supervisor.logs
     if own_kafka:
-        child, bootstrap = await kafka.prepare(
-            supervisor.run_dir / "kafka", supervisor.logs / "kafka.log", port=ports["MEIRI_KAFKA_PORT"]
-        )
-        children.append(child)
+        broker, bootstrap = await kafka.prepare(run_dir / "kafka", logs / "kafka.log", port=kafka_port)
+    if own_postgres:
+        database, admin_url = await postgres.prepare(run_dir / "postgres", logs / "postgres.log", port=postgres_port)
+
+    async def start_kafka() -> None:
+        if broker is not None:
+            await supervisor.start(broker)
+        await with_kafka(bootstrap)
+
+    async def start_postgres() -> None:
+        if database is not None:
+            await supervisor.start(database)
+            await postgres.create_database(admin_url)
+        await with_postgres(admin_url)
+
     try:
         async with asyncio.TaskGroup() as group:
-            for child in children:
-                group.create_task(supervisor.start(child))
+            group.create_task(start_kafka())
+            group.create_task(start_postgres())
     except* Unusable as errors:
         raise errors.exceptions[0] from None
-    if own_postgres:
-        await postgres.create_database(admin_url)
     return Servers(bootstrap, admin_url, own_kafka, own_postgres)
 
 
-def _port(env: Mapping[str, str], name: str) -> int | None:
+def port_of(env: Mapping[str, str], name: str) -> int | None:
+    """The port number in the variable `name`; None when it is not set. Raises Unusable when it is none."""
     text = env.get(name, "")
     if not text:
         return None

@@ -12,33 +12,27 @@ def arrange(pool: Pool, chosen: Sequence[int]) -> list[int]:
     The best familiar song opens; then each side comes as evenly as its share and by falling score. Where an artist has
     more than half of what is left, one of their songs comes now: that keeps them apart for as long as they can be.
     """
-    familiar = [position for position in chosen if pool.familiar[position]]
-    discoveries = [position for position in chosen if not pool.familiar[position]]
-    songs_left = Counter(pool.artist[position] for position in chosen)
+    artist_of, is_familiar = pool.artist, pool.familiar
+    familiar = [position for position in chosen if is_familiar[position]]
+    discoveries = [position for position in chosen if not is_familiar[position]]
+    songs_left = Counter(artist_of[position] for position in chosen)
     most = max(songs_left.values(), default=0)
-    familiar_total = len(familiar)
+    total, familiar_total = len(chosen), len(familiar)
     ordered: list[int] = []
     before: int | None = None
-    for left in range(len(chosen), 0, -1):
+    for placed in range(total):
+        half = (total - placed) // 2
         forced = None
-        if most > left // 2:  # else nobody can have so many
-            forced = next((artist for artist, n in songs_left.items() if n > left // 2 and artist != before), None)
-        familiar_due = -(-(len(ordered) + 1) * familiar_total // len(chosen))
-        due = familiar_total - len(familiar) < familiar_due
-        sides = (familiar, discoveries) if due else (discoveries, familiar)
-        best = _first(pool, sides, before, forced)
-        (familiar if pool.familiar[best] else discoveries).remove(best)
+        if most > half:  # else nobody can have so many
+            forced = next((artist for artist, n in songs_left.items() if n > half and artist != before), None)
+        behind = (familiar_total - len(familiar)) * total < (placed + 1) * familiar_total  # fewer than the share by now
+        due, other = (familiar, discoveries) if behind else (discoveries, familiar)
+        best = next(
+            (p for side in (due, other) for p in side if artist_of[p] != before and forced in (None, artist_of[p])),
+            (due or other)[0],  # all that is left is of one artist
+        )
+        (familiar if is_familiar[best] else discoveries).remove(best)
         ordered.append(best)
-        before = pool.artist[best]
+        before = artist_of[best]
         songs_left[before] -= 1
     return ordered
-
-
-def _first(pool: Pool, sides: tuple[list[int], list[int]], before: int | None, forced: int | None) -> int:
-    """The best of the side that is due; else of the other; else, where all that is left is of one artist, the best."""
-    for side in sides:
-        for position in side:
-            artist = pool.artist[position]
-            if artist != before and forced in (None, artist):
-                return position
-    return (sides[0] or sides[1])[0]

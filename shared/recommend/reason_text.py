@@ -43,13 +43,13 @@ _ENGLISH = {
 
 _CHINESE = {  # full-width punctuation is the right one here
     ReasonKind.NONE: "",
-    ReasonKind.YOU_OFTEN_PLAY: "你常听这首歌：{number} 次",  # noqa: RUF001
+    ReasonKind.YOU_OFTEN_PLAY: "你常听这首歌：{number} 次",
     ReasonKind.YOU_HAVE_PLAYED: "你播放过这首歌 {number} 次",
     ReasonKind.NOT_HEARD_FOR: "你已经{span}没听这首歌了",
     ReasonKind.BECAUSE_YOU_LOVED: "因为你喜爱《{names.track}》",
-    ReasonKind.BECAUSE_YOU_PLAY: "因为你在听《{names.track}》：{number} 次",  # noqa: RUF001
-    ReasonKind.UNHEARD_FROM_ARTIST: "{names.artist} 的歌，你听过 {number} 次，但还没听过这首",  # noqa: RUF001
-    ReasonKind.POPULAR_IN_GENRE: "{names.genre} 热门，你也听这类音乐",  # noqa: RUF001
+    ReasonKind.BECAUSE_YOU_PLAY: "因为你在听《{names.track}》：{number} 次",
+    ReasonKind.UNHEARD_FROM_ARTIST: "{names.artist} 的歌，你听过 {number} 次，但还没听过这首",
+    ReasonKind.POPULAR_IN_GENRE: "{names.genre} 热门，你也听这类音乐",
     ReasonKind.POPULAR: "这里的热门歌曲",
 }
 

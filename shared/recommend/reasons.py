@@ -1,7 +1,6 @@
 """The reason of each recommendation: the most telling claim that the listener's own history bears out."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ def reasons(
     position, heard = find(row, listener.heard_row)
     evidence_position, evidence_heard = find(evidence, listener.heard_row)
     artist, genre = catalogue.artist[row], catalogue.genre[row]
+    days_unheard = today - listener.last_played_day
     facts = zip(
         row.tolist(),
         evidence.tolist(),
@@ -34,52 +34,39 @@ def reasons(
         find(evidence, listener.loved)[1].tolist(),
         _at(listener.plays, position, heard),
         _at(listener.listens, position, heard),
-        _at(today - listener.last_played_day, position, heard),
+        _at(days_unheard, position, heard),
         _at(listener.listens, evidence_position, evidence_heard),
         _listens_by(artist, catalogue.artist, listener),
         _listens_by(genre, catalogue.genre, listener),
         popular.mask[row].tolist(),
         strict=True,
     )
-    return [_reason(_Facts(*fact), rules.rest_days) for fact in facts]
-
-
-class _Facts(NamedTuple):
-    """What the history says of one recommended row; counts are 0 where it says nothing."""
-
-    row: int
-    evidence: int
-    artist: int
-    genre: int
-    loved: bool
-    evidence_loved: bool
-    plays: int
-    listens: int
-    days_unheard: int
-    evidence_listens: int
-    artist_listens: int
-    genre_listens: int
-    popular: bool
-
-
-def _reason(of: _Facts, rest_days: int) -> Reason:
-    if of.loved:
-        return Reason(ReasonKind.BECAUSE_YOU_LOVED, track=of.row)
-    if of.plays and of.days_unheard >= rest_days:
-        return Reason(ReasonKind.NOT_HEARD_FOR, number=of.days_unheard)
-    if of.listens >= 2:
-        return Reason(ReasonKind.YOU_OFTEN_PLAY, track=of.row, number=of.listens)
-    if of.evidence_loved:
-        return Reason(ReasonKind.BECAUSE_YOU_LOVED, track=of.evidence)
-    if of.plays:
-        return Reason(ReasonKind.YOU_HAVE_PLAYED, track=of.row, number=of.plays)
-    if of.artist_listens:
-        return Reason(ReasonKind.UNHEARD_FROM_ARTIST, artist=of.artist, number=of.artist_listens)
-    if of.evidence_listens:
-        return Reason(ReasonKind.BECAUSE_YOU_PLAY, track=of.evidence, number=of.evidence_listens)
-    if of.popular and of.genre_listens:
-        return Reason(ReasonKind.POPULAR_IN_GENRE, genre=of.genre, number=of.genre_listens)
-    return Reason(ReasonKind.POPULAR if of.popular else ReasonKind.NONE)
+    # Counts are 0 where the history says nothing. The first claim that holds is given.
+    given: list[Reason] = []
+    for (
+        track, by_evidence, by_artist, in_genre, loved, evidence_loved, plays, listens, unheard,
+        evidence_listens, artist_listens, genre_listens, is_popular,
+    ) in facts:  # fmt: skip
+        if loved:
+            reason = Reason(ReasonKind.BECAUSE_YOU_LOVED, track)
+        elif plays and unheard >= rules.rest_days:
+            reason = Reason(ReasonKind.NOT_HEARD_FOR, number=unheard)
+        elif listens >= 2:
+            reason = Reason(ReasonKind.YOU_OFTEN_PLAY, track, number=listens)
+        elif evidence_loved:
+            reason = Reason(ReasonKind.BECAUSE_YOU_LOVED, by_evidence)
+        elif plays:
+            reason = Reason(ReasonKind.YOU_HAVE_PLAYED, track, number=plays)
+        elif artist_listens:
+            reason = Reason(ReasonKind.UNHEARD_FROM_ARTIST, artist=by_artist, number=artist_listens)
+        elif evidence_listens:
+            reason = Reason(ReasonKind.BECAUSE_YOU_PLAY, by_evidence, number=evidence_listens)
+        elif is_popular and genre_listens:
+            reason = Reason(ReasonKind.POPULAR_IN_GENRE, genre=in_genre, number=genre_listens)
+        else:
+            reason = Reason(ReasonKind.POPULAR if is_popular else ReasonKind.NONE)
+        given.append(reason)
+    return given
 
 
 def _at(column: I32, position: NDArray[np.intp], found: NDArray[np.bool_]) -> list[int]:

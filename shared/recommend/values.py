@@ -193,7 +193,6 @@ class Fallback(IntEnum):
     NO_RELEASE = 1
     NO_HISTORY = 2
     EMBEDDER_AWAY = 3
-    FEATURES_AWAY = 4
 
 
 class Shortfall(StrEnum):

@@ -60,7 +60,14 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(servers, t
                     await asyncio.sleep(0.05)
             over.set()
             await asyncio.gather(*workers)
+<<<<<<< HEAD
+            last = {
+                f"worker {worker}": await producer.send(state, worker % 2, b"worker %d" % worker, b"-1")
+                for worker in range(4)
+            }
+=======
             last = {f"worker {worker}": await producer.send(state, worker % 2, b"worker %d" % worker, b"-1") for worker in range(4)}
+>>>>>>> features
             assert set(last) == {f"worker {worker}" for worker in range(4)}
             async with asyncio.timeout(30):
                 while acknowledged - consumed.keys() or dict(view.items()) != dict.fromkeys(last, -1):
@@ -113,6 +120,10 @@ async def test_a_producer_whose_sequence_is_broken_is_replaced(servers, topic_na
         first._txn_manager.increment_sequence_number((topic.name, 0), 5)  # as if a batch in between had been lost
         await asyncio.gather(producer.send(topic, 0, None, b"2"), producer.send_many([Outgoing(topic, 0, None, b"3")]))
         assert producer._producer is not first
+<<<<<<< HEAD
+        assert producer.in_flight_bytes == 0
+=======
+>>>>>>> features
         partition = TopicPartition(topic.name, 0)
         async with log.read({partition: 0}) as reader:
             values: list[bytes | None] = []
