@@ -74,9 +74,7 @@ async def main(plays: int) -> None:
     name = f"bench_{os.getpid()}"
     await postgres.create_database(admin, name)
     try:
-        urls = await schemas.prepare(
-            postgres.with_database(admin, name), {schema: "bench" for schema in schemas.SCHEMAS}
-        )
+        urls = await schemas.prepare(postgres.with_database(admin, name), dict.fromkeys(schemas.SCHEMAS, "bench"))
         async with Database.open(urls.urls["features"], pool_size=4, server_settings=_PLANS) as db:
             log = MemoryLog([PLAYS, DEAD_LETTERS])
             handler = PlaysHandler(DeadLetters(log))
@@ -97,4 +95,5 @@ async def main(plays: int) -> None:
         await postgres.drop_database(admin, name)
 
 
-asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000))
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000))

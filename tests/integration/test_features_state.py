@@ -27,7 +27,7 @@ from shared.postgres import Database
 from shared.rpc import principal as principals
 from shared.rpc.principal import Principal, Scope
 from shared.topics import DEAD_LETTERS, FEEDBACK, PLAYS
-from tests.integration.features_world import DAY_MS, NEW_YEAR_MS, hard_events, recount, records_of
+from tests.integration.features_world import DAY_MS, NEW_YEAR_MS, hard_events, records_of, recount
 
 TABLES = "ledger, cells, users, trending, feedback, duplicates, consumer_offset"
 
@@ -65,7 +65,7 @@ class State:
 
     async def cells(self) -> dict[tuple[str, str, int, int], Counts]:
         rows = await self.db.fetch("SELECT * FROM cells")
-        return {tuple(row)[:4]: Counts(*tuple(row)[4:]) for row in rows}  # type: ignore[misc]
+        return {tuple(row)[:4]: Counts(*tuple(row)[4:]) for row in rows}
 
     async def answers(self, tenant_id: str, users: int) -> list[bytes]:
         """Every answer about a tenant, as sent, but for the count of duplicates."""
