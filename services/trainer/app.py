@@ -10,10 +10,10 @@ import asyncio
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import structlog
-from shared.two_tower.train import Progress
 
 from services.trainer.archive import Archive
 from services.trainer.handler import Collector
@@ -24,6 +24,7 @@ from shared.kafka.consumer import consume_at_least_once
 from shared.process import clock_of, run, verifier_of
 from shared.rpc.server import Server
 from shared.topics import PLAYS
+from shared.two_tower.train import Progress
 
 log = structlog.get_logger()
 
@@ -101,7 +102,7 @@ def main() -> None:
     async def train_now(settings: TrainerSettings) -> None:
         def tell(progress: Progress) -> None:
             if arguments.progress:
-                sys.stderr.write(json.dumps(progress._asdict()) + "\n")
+                sys.stderr.write(json.dumps(asdict(progress)) + "\n")
                 sys.stderr.flush()
 
         decision = await train(settings, arguments.tenant, tell)

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import structlog
 import torch
-from shared.registry import Registry, ReleaseContent
-from shared.two_tower.gate import GateDecision, train_and_judge
-from shared.two_tower.train import Progress
 
 from services.trainer.archive import Archive
 from services.trainer.dataset import listens, track_features
@@ -22,7 +19,10 @@ from shared.kafka.broker import KafkaLog
 from shared.kafka.producer import Producer
 from shared.kafka.view import TopicView
 from shared.process import clock_of
+from shared.registry import Registry, ReleaseContent
 from shared.topics import MODEL_RELEASES, TRACKS
+from shared.two_tower.gate import GateDecision, train_and_judge
+from shared.two_tower.train import Progress
 
 log = structlog.get_logger()
 
