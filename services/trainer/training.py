@@ -1,8 +1,11 @@
 """Train: archive and catalogue → columns → towers → gate → registry → announcement. One tenant, one run, top to bottom."""
 
 import asyncio
+import json
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -63,6 +66,12 @@ async def train(settings: TrainerSettings, tenant_id: str, progress: Callable[[P
             )
         log.info("release.published", release_id=release_id, uri=reference.uri, **facts)
         return decision
+
+
+def tell(progress: Progress) -> None:
+    """One JSON line per epoch to stderr, for whoever shows a progress bar."""
+    sys.stderr.write(json.dumps(asdict(progress)) + "\n")
+    sys.stderr.flush()
 
 
 async def _catalogue(events: KafkaLog, tenant_id: str) -> list[Track]:
