@@ -1,7 +1,7 @@
-"""Postgres, bounded in every case: each call ends by its deadline even when the server is frozen, and no pool slot leaks.
+"""Postgres, bounded in every case: each call ends by its deadline even when the server is frozen; no pool slot leaks.
 
-asyncpg's own pool does not return while the server is stopped, so this is a small pool of bare connections. A timer terminates
-the connection when a call's deadline passes: that aborts the socket, which wakes the waiting call without the server's help.
+asyncpg's own pool does not return while the server is stopped, so this is a small pool of bare connections. A timer
+terminates the connection when a call's deadline passes: that aborts the socket, which wakes the call without the server.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _CONNECT_S = 3.0
 
 
 class Queries:
-    """The calls that `Database` and `Transaction` share. Errors of the server that a retry may cure come as `Transient`."""
+    """The calls that `Database` and `Transaction` share. Errors that a retry may cure come as `Transient`."""
 
     def _connection(self, timeout_s: float) -> "_Guarded":
         raise NotImplementedError
@@ -71,7 +71,7 @@ class Queries:
 
 
 class Transaction(Queries):
-    """One open transaction. A statement may have a deadline of its own; the transaction's deadline holds for all of them."""
+    """One open transaction. A statement has its deadline, and the transaction's deadline holds for all of them."""
 
     def __init__(self, connection: Connection, ends_at: float) -> None:
         self._raw = connection
@@ -82,7 +82,7 @@ class Transaction(Queries):
 
 
 class Database(Queries):
-    """A pool of `pool_size` connections, opened with `Database.open`. `fetch` and its like each use one connection for one call."""
+    """A pool of `pool_size` connections, opened with `Database.open`. `fetch` and its like use one for one call."""
 
     def __init__(self, dsn: str, pool_size: int, acquire_timeout_s: float, options: Mapping[str, Any]) -> None:
         self._dsn = dsn
@@ -125,7 +125,8 @@ class Database(Queries):
             connection = await db._connect(_CONNECT_S)
         except (MeiriError, OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise Unusable(
-                f"Postgres at {_address(dsn)} cannot be used ({_short(error)}). Check the database URL and that the server runs."
+                f"Postgres at {_address(dsn)} cannot be used ({_short(error)}). "
+                "Check the database URL and that the server runs."
             ) from None
         db._idle.append((time.monotonic(), connection))
         try:
@@ -140,7 +141,7 @@ class Database(Queries):
 
     @asynccontextmanager
     async def transaction(self, timeout_s: float = 10.0) -> AsyncIterator[Transaction]:
-        """Begin; commit at the end of the block, roll back when it raises. The whole block ends within about `timeout_s`.
+        """Begin; commit at the end of the block, roll back when it raises; all of it within `timeout_s`.
 
         `Transient` from the commit itself means that its outcome is unknown: repeat the block only if twice is once.
         """
@@ -162,13 +163,16 @@ class Database(Queries):
     async def _acquire(self, timeout_s: float) -> tuple[float, Connection]:
         if self._closed:
             raise Transient("The database is closed: the process is shutting down.")
-        try:
-            async with asyncio.timeout(min(self._acquire_timeout_s, timeout_s)):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Transient(
-                f"All {self._pool_size} database connections are busy: slow down and try again (pool exhausted)."
-            ) from None
+        if self._slots.locked():
+            try:
+                async with asyncio.timeout(min(self._acquire_timeout_s, timeout_s)):
+                    await self._slots.acquire()
+            except TimeoutError:
+                raise Transient(
+                    f"All {self._pool_size} database connections are busy: slow down and try again (pool exhausted)."
+                ) from None
+        else:
+            await self._slots.acquire()  # does not wait: a slot is free
         self._in_use += 1
         try:
             while self._idle:
@@ -249,7 +253,7 @@ class _Guarded:
             self._database._release(self._born, self._raw)  # noqa: SLF001
         if self._expired and error is not None and _is_database_error(error):
             raise Transient(
-                f"Postgres did not answer within {self._timeout_s:.1f} s: its connection is dropped, try again."
+                f"Postgres did not answer within {self._timeout_s:.1f} s: the connection is dropped, try again."
             ) from error
         with _translated():
             if error is not None and _is_database_error(error):
@@ -272,7 +276,10 @@ def _translated() -> Iterator[None]:
         yield
     except asyncpg.PostgresError as error:
         code = str(error.sqlstate or "")
-        if code.startswith(_RETRYABLE) or code in _RETRYABLE_CODES:
+        stale = isinstance(
+            error, asyncpg.InvalidCachedStatementError
+        )  # the schema changed; asyncpg forgot the plan by now
+        if stale or code.startswith(_RETRYABLE) or code in _RETRYABLE_CODES:
             raise Transient(f"Postgres could not do it now ({code}, {type(error).__name__}): try again.") from error
         raise
     except asyncpg.InterfaceError as error:
@@ -291,6 +298,7 @@ def _address(dsn: str) -> str:
     """Where a DSN points to, without its user and password."""
     try:
         parts = urlsplit(dsn)
-        return f"{parts.hostname or 'the local socket'}:{parts.port or 5432}{parts.path}"
+        port = parts.port or 5432
     except ValueError:
         return "an unreadable address"
+    return f"{parts.hostname or 'the local socket'}:{port}{parts.path}"

@@ -11,6 +11,7 @@ from shared.codec.state import decode_track
 from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_at_least_once
 from shared.kafka.producer import Producer
+from shared.kafka.progress import Progress
 from shared.kafka.view import TopicView
 from shared.process import clock_of, run, verifier_of
 from shared.rpc.server import Server
@@ -36,15 +37,9 @@ async def serve(settings: IngestSettings) -> None:
         await lengths.ready(timeout_s=300.0)
         gc.freeze()  # the catalogue stays: do not walk it again and again
         handler = Handler(producer, lengths.get, clock, with_breaker=settings.ingest_breaker)
-        stop = asyncio.Event()
-        await server.health.set(serving=True)
+        stop, progress = asyncio.Event(), Progress()
         async with asyncio.TaskGroup() as tasks:
-
-            def stuck(is_stuck: bool) -> None:
-                """A halted topic, or a broker that does not acknowledge, for longer than some seconds."""
-                tasks.create_task(server.health.set(serving=not is_stuck))
-
-            side = [tasks.create_task(lengths.failed()), tasks.create_task(_log_windows(handler))]
+            side = [tasks.create_task(lengths.failed()), tasks.create_task(_watch(handler, server, progress))]
             consuming = tasks.create_task(
                 consume_at_least_once(
                     events,
@@ -55,7 +50,7 @@ async def serve(settings: IngestSettings) -> None:
                     pattern=INGRESS_PATTERN,
                     max_records=BATCH,
                     max_wait_s=BATCH_WAIT_S,
-                    on_stuck=stuck,
+                    progress=progress,
                 )
             )
             await server.serve_until_stopped()
@@ -71,8 +66,10 @@ def _length_ms(track: bytes) -> int:
     return decode_track(track).duration_ms or 0
 
 
-async def _log_windows(handler: Handler) -> None:
+async def _watch(handler: Handler, server: Server, progress: Progress) -> None:
+    """Tell health once a second: a partition is stuck when its topic is halted or Kafka does not acknowledge."""
     while True:
+        await server.health.set(serving=not progress.stuck)
         await asyncio.sleep(1.0)
         _log_window(handler)
 

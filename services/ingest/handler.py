@@ -107,8 +107,11 @@ class Handler:
             verdicts: list[bool] = []
             unknown_tracks = 0
             ahead_ms = self._clock.ahead_ms()
+            ingress_tenant = tenant_of_ingress(topic)
             for record in records:
-                verdict, out_partition, received_at_ms, known = self._judge(record, record.timestamp + ahead_ms)
+                verdict, out_partition, received_at_ms, known = self._judge(
+                    record, ingress_tenant, record.timestamp + ahead_ms
+                )
                 if isinstance(verdict, AcceptedEvent):
                     accepted.setdefault(out_partition, []).append(verdict)
                     unknown_tracks += not known
@@ -130,7 +133,7 @@ class Handler:
             batches=len(batches),
         )
 
-    def _judge(self, record: Record, appended_at_ms: int) -> Judged:
+    def _judge(self, record: Record, ingress_tenant: str | None, appended_at_ms: int) -> Judged:
         value = record.value
         if not value:
             return Judged(EVENT_EMPTY, 0, appended_at_ms)
@@ -140,7 +143,6 @@ class Handler:
             event = decode_play_event(value)
         except Permanent as error:
             return Judged(Refusal(error.reason, str(error)), 0, appended_at_ms)
-        ingress_tenant = tenant_of_ingress(record.topic)
         received_at_ms = appended_at_ms
         if ingress_tenant is not None:  # the topic proves the tenant; its back end may write anything into the payload
             whose = owner(ingress_tenant, event.user_id)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import structlog
@@ -101,7 +102,7 @@ def main() -> None:
     async def train_now(settings: TrainerSettings) -> None:
         def tell(progress: Progress) -> None:
             if arguments.progress:
-                sys.stderr.write(json.dumps(progress._asdict()) + "\n")
+                sys.stderr.write(json.dumps(asdict(progress)) + "\n")
                 sys.stderr.flush()
 
         decision = await train(settings, arguments.tenant, tell)

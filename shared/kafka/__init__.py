@@ -1,1 +1,1 @@
-"""Kafka behind two ports, `EventLog` (read) and `Publisher` (write): one real and one in memory, one contract suite for both."""
+"""Kafka behind two ports, `EventLog` (read) and `Publisher` (write): real and in memory, one contract suite for both."""

@@ -80,7 +80,7 @@ class KafkaLog:
     async def open(
         cls, servers: str, *, client_id: str = "meiri", session_timeout_s: float = 10.0, wait_s: float = 30.0
     ) -> AsyncIterator[Self]:
-        """Connect to the brokers, waiting up to `wait_s` for the first of them; `Unusable` with a sentence if none answers.
+        """Connect, waiting up to `wait_s` for the first broker; `Unusable` with a sentence if none answers.
 
         A group member silent for `session_timeout_s` loses its partitions.
         """
@@ -233,7 +233,7 @@ class _KafkaReader:
         except OffsetOutOfRangeError as error:
             offset = error.args[0].get(kafka_partition) if error.args else None
             raise Unusable(
-                f"Offset {offset} of {partition.topic}-{partition.partition} is no longer in the log: records between were "
+                f"Offset {offset} of {partition.topic}-{partition.partition} is no longer in the log: records were "
                 "deleted. Look at what was lost, then run `meiri offsets adopt` to go on from the log's start."
             ) from error
         records: Sequence[Record] = polled.get(kafka_partition, ())

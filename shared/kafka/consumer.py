@@ -1,7 +1,7 @@
-"""The two ways a service consumes. Both drain and return when `stop` is set; both let any error but `Transient` end the process.
+"""The two ways a service consumes. Both drain and return when `stop` is set; any error but `Transient` ends them.
 
 `consume_at_least_once`: the handler awaits its own effects (produces, files), then the group's offset is committed.
-`consume_stored`: the handler's effect and the next offset are one Postgres transaction; the group's offset is only a mirror.
+`consume_stored`: the effect and the next offset are one Postgres transaction; the group's offset is only a mirror.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from shared.kafka.progress import Progress
 from shared.topics import Topic
 
 Handler = Callable[[TopicPartition, Sequence[Record]], Awaitable[None]]
-"""Takes a batch of one partition. Returning says that its effects are safe; `Transient` has it called again with the same batch."""
+"""Takes a batch of one partition. To return says that its effects are safe; `Transient` asks for the same batch again."""
 
 
 def _nobody(_: bool) -> None:
@@ -34,13 +34,15 @@ async def consume_at_least_once(
     progress: Progress | None = None,
     on_stuck: Callable[[bool], None] = _nobody,
     stuck_after_s: float = 5.0,
+    deaf_after_s: float = 60.0,
     commit_every_s: float = 0.5,
     drain_s: float = 10.0,
 ) -> None:
-    """Handle batches of at most `max_records` of `topics` and of the topics that match `pattern`, from the earliest record on.
+    """Handle batches of `topics` and of the topics that match `pattern`, from the earliest record on.
 
-    One partition's batches come one after another, different partitions' at the same time. `on_stuck(True)` when a
-    batch has failed for `stuck_after_s`, `on_stuck(False)` when that is over.
+    A batch has at most `max_records`, and waits at most `max_wait_s` for company. One partition's batches come one after
+    another, different partitions' at the same time. `on_stuck(True)` when a batch has failed for `stuck_after_s`,
+    `on_stuck(False)` when that is over. When records are there but none arrive for `deaf_after_s`, it raises.
     """
     await Loop(
         log,
@@ -54,6 +56,7 @@ async def consume_at_least_once(
         progress=progress or Progress(),
         on_stuck=on_stuck,
         stuck_after_s=stuck_after_s,
+        deaf_after_s=deaf_after_s,
         commit_every_s=commit_every_s,
         drain_s=drain_s,
         reset="earliest",
@@ -73,6 +76,7 @@ async def consume_stored(
     progress: Progress | None = None,
     on_stuck: Callable[[bool], None] = _nobody,
     stuck_after_s: float = 5.0,
+    deaf_after_s: float = 60.0,
     drain_s: float = 10.0,
 ) -> None:
     """Apply each record of `topics` exactly once to the database behind `offsets`; see `StoredOffsets`."""
@@ -88,6 +92,7 @@ async def consume_stored(
         progress=progress or Progress(),
         on_stuck=on_stuck,
         stuck_after_s=stuck_after_s,
+        deaf_after_s=deaf_after_s,
         commit_every_s=1.0,
         drain_s=drain_s,
         reset="none",

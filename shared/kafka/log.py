@@ -1,8 +1,8 @@
 """The ports to the event log: what may be relied on, whether Kafka or memory is behind.
 
-An event log has topics; a topic has partitions; a partition is records in append order, each with an offset. Offsets only grow;
-holes between records are normal (compaction, transaction markers). A record may be delivered again: after a crash, after a
-partition moved, after a commit that did not arrive. Callers may assume order only within one partition.
+An event log has topics; a topic has partitions; a partition is records in append order, each with an offset. Offsets
+only grow; holes between records are normal (compaction, transaction markers). A record may be delivered again: after a
+crash, after a partition moved, after a commit that did not arrive. Callers may assume order only within one partition.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
 
 
 class Record(Protocol):
-    """One record as delivered. `timestamp` is in unix milliseconds; a value of None deletes the key of a compacted topic."""
+    """One record as delivered. `timestamp` is in unix milliseconds; no value deletes the key of a compacted topic."""
 
     @property
     def topic(self) -> str: ...
@@ -83,7 +83,7 @@ class Publisher(Protocol):
 
 
 class Reader(Protocol):
-    """Reads partitions in offset order. Not shared between tasks, except that each task may poll a partition of its own."""
+    """Reads partitions in offset order. Tasks share it only so that each polls a partition of its own."""
 
     def partitions(self) -> frozenset[TopicPartition]:
         """What this reader reads now."""

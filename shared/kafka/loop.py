@@ -20,8 +20,6 @@ log = structlog.get_logger()
 
 _POLL_S = 0.5
 _RETRY_AT_MOST_S = 5.0
-_DEAF_AFTER_S = 60.0  # records are there but none arrive: the client has died inside, only a new process helps
-_DEAF_CHECK_S = 15.0
 T = TypeVar("T")
 
 
@@ -49,7 +47,7 @@ class _Worker:
 
 
 class Loop:
-    """Reads as a member of `group` until `stop` is set (then drains) or a step fails (then drains what it can and raises)."""
+    """Reads as a member of `group` until `stop` is set (drains) or a step fails (drains what it can, and raises)."""
 
     def __init__(
         self,
@@ -65,6 +63,7 @@ class Loop:
         progress: Progress,
         on_stuck: Callable[[bool], None],
         stuck_after_s: float,
+        deaf_after_s: float,
         commit_every_s: float,
         drain_s: float,
         reset: Literal["earliest", "none"],
@@ -80,6 +79,7 @@ class Loop:
         self._progress = progress
         self._on_stuck = on_stuck
         self._stuck_after_s = stuck_after_s
+        self._deaf_after_s = deaf_after_s
         self._commit_every_s = commit_every_s
         self._drain_s = drain_s
         self._reset: Literal["earliest", "none"] = reset
@@ -268,13 +268,13 @@ class Loop:
                 del self._done[partition]
 
     async def _watch(self, member: Member) -> None:
-        """Raise what died in the background, and notice a client that has gone deaf."""
+        """Raise what died in the background, and notice a client that has gone deaf: only a new process helps then."""
         checked = time.monotonic()
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(min(1.0, self._deaf_after_s / 4))
             with suppress(Transient):
                 member.check()
-            if time.monotonic() - checked < _DEAF_CHECK_S:
+            if time.monotonic() - checked < self._deaf_after_s / 4:
                 continue
             checked = time.monotonic()
             with suppress(Transient):
@@ -287,7 +287,7 @@ class Loop:
             if worker is None or marks is None:
                 continue
             marks.end = bounds.end
-            deaf = not worker.busy and time.monotonic() - worker.polling_since > _DEAF_AFTER_S
+            deaf = not worker.busy and time.monotonic() - worker.polling_since > self._deaf_after_s
             if deaf and bounds.end > await member.position(partition):
                 raise RuntimeError(f"{_name(partition)} has records that do not arrive: the Kafka client is stuck")
 

@@ -1,4 +1,4 @@
-"""The event log in memory: the same promises as Kafka within one process, for tests. It is both `EventLog` and `Publisher`."""
+"""The event log in memory, for tests: Kafka's promises within one process. It is both `EventLog` and `Publisher`."""
 
 import asyncio
 import re
@@ -41,7 +41,10 @@ class _Group:
 
 
 class MemoryLog:
-    """`refuse` makes every send fail with `Transient` while it is true, as a broker that is away does."""
+    """While `refuse` is true every send fails with `Transient`, as with brokers that are away.
+
+    While `mute` is true no poll gets anything, as with a client that has died inside.
+    """
 
     def __init__(self, topics: Sequence[Topic] = (), cluster_id: str = "memory") -> None:
         self._cluster_id = cluster_id
@@ -49,6 +52,7 @@ class MemoryLog:
         self._groups: dict[str, _Group] = {}
         self._grown = asyncio.Event()
         self.refuse = False
+        self.mute = False
         self._create(topics)
 
     # Publisher
@@ -186,7 +190,7 @@ class _MemoryReader:
         deadline = time.monotonic() + wait_s
         while True:
             grown = self._log._grown  # noqa: SLF001 - the two are one adapter
-            if partition not in self.positions:
+            if partition not in self.positions or self._log.mute:
                 await asyncio.sleep(wait_s)
                 return ()
             log = self._log._partitions[partition]  # noqa: SLF001
@@ -194,7 +198,7 @@ class _MemoryReader:
             if not log.start <= at <= log.end:
                 if self._reset == "none":
                     raise Unusable(
-                        f"Offset {at} of {partition.topic}-{partition.partition} is no longer in the log: records between were "
+                        f"Offset {at} of {partition.topic}-{partition.partition} is no longer in the log: records were "
                         "deleted. Look at what was lost, then run `meiri offsets adopt` to go on from the log's start."
                     )
                 at = log.start

@@ -3,8 +3,8 @@
 It does not know where records come from: the aiokafka loop and Faust both run it. The owner's schema has this table:
 
     CREATE TABLE consumer_offset (
-        topic text, partition int, next_offset bigint NOT NULL, cluster_id text NOT NULL, applied_at timestamptz NOT NULL,
-        PRIMARY KEY (topic, partition))
+        topic text, partition int, next_offset bigint NOT NULL, cluster_id text NOT NULL,
+        applied_at timestamptz NOT NULL, PRIMARY KEY (topic, partition))
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,11 +22,11 @@ class HasOffset(Protocol):
 
 R = TypeVar("R", bound=HasOffset)
 Effect = Callable[[Transaction, TopicPartition, Sequence[R]], Awaitable[None]]
-"""What a batch of one partition's records does, all of it through the given transaction. May be called again after a failure."""
+"""What a batch of one partition's records does, all through the given transaction. Called again after a failure."""
 
 
 class Moved(Transient):
-    """These records do not follow the stored offset (another owner moved it): start again from `StoredOffsets.begin`."""
+    """These records do not follow the stored offset (another owner moved it): begin again, at `StoredOffsets.begin`."""
 
 
 class StoredOffsets:
@@ -61,27 +61,28 @@ class StoredOffsets:
         stored = int(row["next_offset"])
         if row["cluster_id"] != self._cluster_id:
             raise Unusable(
-                f"The stored offset of {topic}-{number} belongs to Kafka cluster {row['cluster_id']}, but this is cluster "
-                f"{self._cluster_id}. Check the bootstrap servers; if the cluster was replaced, run `meiri offsets adopt`."
+                f"The stored offset of {topic}-{number} belongs to Kafka cluster {row['cluster_id']}, but this is "
+                f"{self._cluster_id}. Check the bootstrap servers; if it was replaced, run `meiri offsets adopt`."
             )
         if bounds.start > stored:
             raise Unusable(
-                f"{topic}-{number} starts at offset {bounds.start}, above the stored offset {stored}: {bounds.start - stored} "
-                "records were deleted before they were applied. Restore them, or accept the loss with `meiri offsets adopt`."
+                f"{topic}-{number} starts at offset {bounds.start}, above the stored offset {stored}: "
+                f"{bounds.start - stored} records were deleted before they were applied. Restore them, or accept the loss "
+                "with `meiri offsets adopt`."
             )
         if bounds.end < stored:
             raise Unusable(
-                f"{topic}-{number} ends at offset {bounds.end}, below the stored offset {stored}: the topic was emptied or "
-                "made anew. Check it; to go on from what it holds now, run `meiri offsets adopt`."
+                f"{topic}-{number} ends at offset {bounds.end}, below the stored offset {stored}: the topic was emptied "
+                "or made anew. Check it; to go on from what it holds now, run `meiri offsets adopt`."
             )
         self._reached[partition] = stored
         return stored
 
     async def apply(self, partition: TopicPartition, records: Sequence[R], effect: Effect[R]) -> int:
-        """Run `effect` on those `records` (in offset order) that were not applied yet; returns the new stored offset.
+        """Run `effect` on those `records` (in offset order) not applied yet; returns the new stored offset.
 
-        The row lock fences out any other process that still believes it owns the partition. `Transient`: call again with
-        the same records, also when the commit's outcome is unknown.
+        The row lock fences out any other process that still believes it owns the partition. `Transient`: call again
+        with the same records, also when the commit's outcome is unknown.
         """
         topic, number = partition
         async with self._db.transaction(self._timeout_s) as tx:
@@ -92,10 +93,10 @@ class StoredOffsets:
                 raise Unusable(f"The stored offset of {topic}-{number} is gone. Start the service again.")
             fresh = [record for record in records if record.offset >= stored]
             if fresh:
-                # A hole is normal only when the offset is where we left it; else records in between are not ours to skip.
+                # A hole is normal only while the offset is where we left it; else the records between were never ours.
                 if fresh[0].offset > stored and self._reached.get(partition) != stored:
                     raise Moved(
-                        f"Records of {topic}-{number} begin at {fresh[0].offset}, but {stored} is stored: read from there."
+                        f"Records of {topic}-{number} begin at {fresh[0].offset}, but {stored} is stored: go back to it."
                     )
                 await effect(tx, partition, fresh)
                 stored = fresh[-1].offset + 1

@@ -12,6 +12,7 @@ from aiokafka.errors import (
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
+    ProducerClosed,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -33,14 +34,14 @@ _CLOSE_S = 5.0
 
 
 class _Broken(Exception):  # noqa: N818 - the producer's state, never seen outside
-    """This producer cannot go on (its sequence has a gap, it was fenced, it died inside): make a new one and send again."""
+    """This producer cannot go on (a gap in its sequence, fenced, dead inside): make a new one and send again."""
 
 
 class Producer:
-    """Open with `Producer.open(servers)`. At most `max_in_flight_bytes` wait for their acknowledgement; more is `Transient` at once.
+    """Open with `Producer.open(servers)`. At most `max_in_flight_bytes` wait for their acknowledgement, else `Transient`.
 
-    A failed batch leaves a gap in an idempotent producer's sequence, after which it never recovers: it is replaced by a new one
-    and the records are sent again until the deadline.
+    A failed batch leaves a gap in an idempotent producer's sequence, after which it never recovers: it is replaced by a
+    new one and the records are sent again until the deadline.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class Producer:
     ) -> AsyncIterator[Self]:
         """Connect, waiting up to `wait_s` for the first broker; `Unusable` with a sentence if none answers.
 
-        `linger_ms` is how long single sends wait for company; `send_many` never waits. On exit what is in flight is sent.
+        `linger_ms` is how long single sends wait for company; `send_many` never waits. On exit, what is in flight is
+        sent.
         """
         opened = cls(servers, client_id, linger_ms, delivery_timeout_s, max_in_flight_bytes)
         await connected(opened._start, opened._discard, servers, wait_s)
@@ -168,7 +170,7 @@ class Producer:
     def _admit(self, size: int) -> None:
         if self._in_flight and self._in_flight + size > self._max_in_flight:
             raise Transient(
-                f"{self._in_flight} bytes already wait for Kafka, {self._max_in_flight} are allowed: slow down and try again."
+                f"{self._in_flight} bytes wait for Kafka, {self._max_in_flight} are allowed: slow down and try again."
             )
 
     def _count(self, acknowledged: asyncio.Future[Any], size: int) -> None:
@@ -186,8 +188,10 @@ class Producer:
         try:
             yield
         except TimeoutError:
+            if self._producer.client.cluster.partitions_for_topic(topic.name) is None:
+                raise Transient(f"Topic {topic.name} is not known to Kafka: create it, then send again.") from None
             raise Transient(
-                f"Kafka did not acknowledge records for {topic.name} within {self._delivery_timeout_s:g} s: send them again."
+                f"Kafka did not acknowledge records for {topic.name} in {self._delivery_timeout_s:g} s: send them again."
             ) from None
 
     async def _start(self) -> None:
@@ -241,8 +245,10 @@ async def _stopped(producer: Any, flush_s: float) -> None:
         if flush_s:
             async with asyncio.timeout(flush_s):
                 await producer.flush()
-    if (sender := producer._sender.sender_task) is not None:  # noqa: SLF001 - else stop() waits for brokers that are gone
+    # aiokafka's stop() would wait for brokers that are gone: end its sender, and tell everyone who still waits.
+    if (sender := producer._sender.sender_task) is not None:  # noqa: SLF001
         sender.cancel()
+    producer._message_accumulator.fail_all(ProducerClosed())  # noqa: SLF001
     with suppress(KafkaError, OSError, TimeoutError, asyncio.CancelledError):
         async with asyncio.timeout(_CLOSE_S):
             await producer.stop()

@@ -23,7 +23,7 @@ class Marks:
 
 @dataclass
 class Progress:
-    """Kept by the consumer loop, read by anyone in the same process. `stuck` partitions keep failing with `Transient`."""
+    """Kept by the consumer loop, read by anyone in the process. `stuck` partitions keep failing with `Transient`."""
 
     now: Callable[[], float] = time.monotonic
     marks: dict[TopicPartition, Marks] = field(default_factory=dict)

@@ -23,8 +23,8 @@ V = TypeVar("V")
 class TopicView(Generic[K, V]):
     """The newest value of every key. Open with `TopicView.open(...)`; memory is bounded by the topic alone.
 
-    A record that cannot be decoded is skipped and counted in `undecodable`; its key keeps the value it had. If following the
-    topic fails, every later call raises that error.
+    A record that cannot be decoded is skipped and counted in `undecodable`; its key keeps the value it had. If following
+    the topic fails, every later call raises that error. Partitions added while it runs are seen by the next process.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class TopicView(Generic[K, V]):
         decode_value: Callable[[bytes], V],
         on_change: Callable[[K, V | None, V | None], None] | None = None,
     ) -> AsyncIterator[Self]:
-        """Start reading. `on_change(key, old, new)` is called in record order, from the first record on; None means absent."""
+        """Start reading. `on_change(key, old, new)` is called in record order from the first record on; None is absent."""
         view = cls(topic, decode_key, decode_value, on_change)
         view._following = asyncio.create_task(view._follow(event_log))
-        view._following.add_done_callback(lambda _: view._ready.set())
+        view._following.add_done_callback(view._ended)
         try:
             yield view
         finally:
@@ -105,6 +105,11 @@ class TopicView(Generic[K, V]):
         if self._following is not None and self._following.done() and not self._following.cancelled():
             self._following.result()
 
+    def _ended(self, following: asyncio.Task[None]) -> None:
+        if not following.cancelled() and (error := following.exception()):
+            log.error("view.failed", topic=self._topic.name, error=type(error).__name__)
+        self._ready.set()  # whoever waits is told
+
     async def _follow(self, event_log: EventLog) -> None:
         await topics_exist(event_log, [self._topic], asyncio.Event())
         count = (await _patiently(event_log.topics))[self._topic.name]
@@ -112,9 +117,16 @@ class TopicView(Generic[K, V]):
         bounds = await _patiently(lambda: event_log.bounds(partitions))
         self._behind = set(partitions)
         async with event_log.read({partition: bounds[partition].start for partition in partitions}) as reader:
-            async with asyncio.TaskGroup() as group:
-                for partition in partitions:
-                    group.create_task(self._follow_partition(reader, partition, bounds[partition].end))
+            tasks = [
+                asyncio.create_task(self._follow_partition(reader, partition, bounds[partition].end))
+                for partition in partitions
+            ]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
 
     async def _follow_partition(self, reader: Reader, partition: TopicPartition, end: int) -> None:
         while True:
@@ -134,7 +146,7 @@ class TopicView(Generic[K, V]):
             except Exception as error:  # noqa: BLE001 - whatever a decoder raises, one bad record must not blind the view
                 self.undecodable += 1
                 if self.undecodable == 1:
-                    log.error(  # noqa: TRY400 - the record is the fact, not our stack
+                    log.error(
                         "view.undecodable",
                         topic=record.topic,
                         partition=record.partition,

@@ -76,7 +76,9 @@ class Reported:
 
 
 @asynccontextmanager
-async def joined(under: Under, group: str, *topics: Topic, pattern: str | None = None) -> AsyncIterator[tuple[Member, Reported]]:
+async def joined(
+    under: Under, group: str, *topics: Topic, pattern: str | None = None
+) -> AsyncIterator[tuple[Member, Reported]]:
     reported = Reported()
     async with under.log.join(
         group, topics, pattern=pattern, on_assigned=reported.on_assigned, on_revoked=reported.on_revoked

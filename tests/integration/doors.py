@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -139,3 +139,15 @@ async def accepted(log: KafkaLog, tenant_id: str, count: int, timeout_s: float =
             if len(events) >= count:
                 return events
             await asyncio.sleep(0.1)
+
+
+async def until(question: Callable[[], Awaitable[object]], wanted: object, timeout_s: float = 20.0) -> None:
+    """Ask until the answer is `wanted`; on timeout the assertion shows both."""
+    found: object = None
+    end = asyncio.get_running_loop().time() + timeout_s
+    while asyncio.get_running_loop().time() < end:
+        found = await question()
+        if found == wanted:
+            return
+        await asyncio.sleep(0.1)
+    assert found == wanted

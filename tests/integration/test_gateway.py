@@ -35,7 +35,7 @@ from shared.rpc.errors import NotFound, PermissionDenied
 from shared.rpc.principal import Scope
 from shared.topics import ALL, PLAY_EVENTS, TENANTS, TRACKS, USERS, Topic, ingress_topic
 from tests.conftest import RealServers
-from tests.integration.doors import Doors, calling, everything, latest, new_tenant, play, token
+from tests.integration.doors import Doors, calling, everything, latest, new_tenant, play, token, until
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ async def test_an_acknowledged_play_is_in_kafka_under_its_user(doors: Doors) -> 
     tenant_id = new_tenant()
     events = [play(user_id=f"u-{n % 5}") for n in range(50)]
     async with doors.gateway() as address, calling(address, token(tenant_id, "backend", Scope.APP)) as opened:
-        stub = PlayEventServiceStub(opened)  # type: ignore[arg-type]
-        answer = await stub.PublishPlays(PublishPlaysRequest(events=events))  # type: ignore[misc]
-        lone = await stub.PublishPlays(PublishPlaysRequest(events=[play(), PlayEvent()]))  # type: ignore[misc]
+        stub = PlayEventServiceStub(opened)
+        answer = await stub.PublishPlays(PublishPlaysRequest(events=events))
+        lone = await stub.PublishPlays(PublishPlaysRequest(events=[play(), PlayEvent()]))
     assert (answer.accepted_count, len(answer.refused)) == (50, 0)
     assert (lone.accepted_count, [refused.index for refused in lone.refused]) == (1, [1])
     async with doors.log() as log:
@@ -74,44 +74,38 @@ async def test_an_operator_makes_a_tenant_and_tokens_that_work(doors: Doors) -> 
     tenant_id = new_tenant()
     async with doors.gateway() as address:
         async with calling(address, token(None, "operator", Scope.ADMIN)) as operator:
-            accounts = AccountServiceStub(operator)  # type: ignore[arg-type]
+            accounts = AccountServiceStub(operator)
             tenant = Tenant(tenant_id=tenant_id, zone="Asia/Tokyo", list_length=12)
             for _ in range(2):
-                made = await accounts.UpsertTenant(UpsertTenantRequest(tenant=tenant))  # type: ignore[misc]
+                made = await accounts.UpsertTenant(UpsertTenantRequest(tenant=tenant))
             app, user = [
-                (
-                    await accounts.CreateToken(  # type: ignore[misc]
-                        CreateTokenRequest(tenant_id=tenant_id, subject="mira", scope=scope)
-                    )
-                ).token
+                (await accounts.CreateToken(CreateTokenRequest(tenant_id=tenant_id, subject="mira", scope=scope))).token
                 for scope in (TokenScope.TOKEN_SCOPE_APP, TokenScope.TOKEN_SCOPE_USER)
             ]
             with pytest.raises(NotFound):
-                await accounts.CreateToken(  # type: ignore[misc]
+                await accounts.CreateToken(
                     CreateTokenRequest(tenant_id=new_tenant(), subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
                 )
             too_long = CreateTokenRequest(tenant_id=tenant_id, subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
             too_long.ttl.FromTimedelta(timedelta(days=367))
             with pytest.raises(Permanent, match="366 days"):
-                await accounts.CreateToken(too_long)  # type: ignore[misc]
+                await accounts.CreateToken(too_long)
         async with calling(address, user) as mine:
-            own = await PlayEventServiceStub(mine).PublishPlays(  # type: ignore[arg-type,misc]
-                PublishPlaysRequest(events=[play(user_id="tobin")])
-            )
+            own = await PlayEventServiceStub(mine).PublishPlays(PublishPlaysRequest(events=[play(user_id="tobin")]))
             assert own.accepted_count == 1
-            users = AccountServiceStub(mine)  # type: ignore[arg-type]
-            await users.UpsertUsers(UpsertUsersRequest(users=[User(user_id="mira", zone="Asia/Tokyo")]))  # type: ignore[misc]
+            users = AccountServiceStub(mine)
+            await users.UpsertUsers(UpsertUsersRequest(users=[User(user_id="mira", zone="Asia/Tokyo")]))
             with pytest.raises(PermissionDenied):
-                await users.UpsertUsers(UpsertUsersRequest(users=[User(user_id="tobin")]))  # type: ignore[misc]
+                await users.UpsertUsers(UpsertUsersRequest(users=[User(user_id="tobin")]))
             with pytest.raises(PermissionDenied):
-                await CatalogServiceStub(mine).UpsertTracks(UpsertTracksRequest(tracks=_tracks(1)))  # type: ignore[arg-type,misc]
+                await CatalogServiceStub(mine).UpsertTracks(UpsertTracksRequest(tracks=_tracks(1)))
         async with calling(address, app) as backend:
             with pytest.raises(PermissionDenied):
-                await AccountServiceStub(backend).UpsertTenant(UpsertTenantRequest(tenant=tenant))  # type: ignore[arg-type,misc]
+                await AccountServiceStub(backend).UpsertTenant(UpsertTenantRequest(tenant=tenant))
         async with doors.log() as log:
             assert made.ingress_topic == ingress_topic(tenant_id).name
             assert (await log.topics())[made.ingress_topic] == 4
-            await _eventually(lambda: _keys(doors, USERS, tenant_id), {f"{tenant_id}|mira"})
+            await until(lambda: _keys(doors, USERS, tenant_id), {f"{tenant_id}|mira"})
             assert decode_user((await latest(log, USERS, tenant_id))[f"{tenant_id}|mira"]).zone == "Asia/Tokyo"
             assert decode_tenant((await latest(log, TENANTS, tenant_id))[tenant_id]).list_length == 12
             published = [r for r in await everything(log, TENANTS) if r.key == tenant_id.encode()]
@@ -121,18 +115,18 @@ async def test_an_operator_makes_a_tenant_and_tokens_that_work(doors: Doors) -> 
 async def test_a_faulty_track_is_told_and_the_others_reach_the_topic(doors: Doors) -> None:
     tenant_id = new_tenant()
     async with doors.gateway() as address, calling(address, token(tenant_id, "backend", Scope.APP)) as opened:
-        catalogue = CatalogServiceStub(opened)  # type: ignore[arg-type]
+        catalogue = CatalogServiceStub(opened)
         tracks = [*_tracks(20), Track(track_id="t-x")]
-        answer = await catalogue.UpsertTracks(UpsertTracksRequest(tracks=tracks))  # type: ignore[misc]
+        answer = await catalogue.UpsertTracks(UpsertTracksRequest(tracks=tracks))
         assert (answer.stored_count, [(r.index, r.reason) for r in answer.refused]) == (20, [(20, "title_bad")])
-        await catalogue.UpsertTracks(UpsertTracksRequest(tracks=_tracks(1, title="High Tide")))  # type: ignore[misc]
+        await catalogue.UpsertTracks(UpsertTracksRequest(tracks=_tracks(1, title="High Tide")))
 
         async def title() -> str | None:
             async with doors.log() as log:
                 found = (await latest(log, TRACKS, tenant_id)).get(f"{tenant_id}|t-0")
                 return decode_track(found).title if found else None
 
-        await _eventually(title, "High Tide")
+        await until(title, "High Tide")
         assert len(await _keys(doors, TRACKS, tenant_id)) == 20
 
 
@@ -141,7 +135,7 @@ async def test_a_state_that_was_written_before_a_crash_is_published_after_it(doo
     async with Database.open(database.urls["gateway"]) as db:
         await StateStore(db).put(USERS, {f"{tenant_id}|u-{n}": b"" for n in range(3)})  # and the process dies here
     async with doors.gateway():
-        await _eventually(lambda: _keys(doors, USERS, tenant_id), {f"{tenant_id}|u-{n}" for n in range(3)})
+        await until(lambda: _keys(doors, USERS, tenant_id), {f"{tenant_id}|u-{n}" for n in range(3)})
 
 
 class _CrashesAfterSending:
@@ -175,7 +169,10 @@ async def test_a_crash_between_the_publish_and_the_mark_publishes_again(doors: D
 async def test_many_relays_publish_each_revision_in_its_order(doors: Doors, database: Databases) -> None:
     tenant_id = new_tenant()
     keys = [f"{tenant_id}|u-{n}" for n in range(40)]
-    async with Database.open(database.urls["gateway"], pool_size=12) as db, Producer.open(doors.bootstrap_servers) as out:
+    async with (
+        Database.open(database.urls["gateway"], pool_size=12) as db,
+        Producer.open(doors.bootstrap_servers) as out,
+    ):
         store = StateStore(db)
         relays = [asyncio.create_task(Relay(db, store, out).run()) for _ in range(3)]
         for revision in range(15):
@@ -184,7 +181,7 @@ async def test_many_relays_publish_each_revision_in_its_order(doors: Doors, data
                 store.put(USERS, dict.fromkeys(half, b"%03d" % revision)),
                 store.put(USERS, dict.fromkeys(reversed(half), b"%03d" % revision)),
             )
-        await _eventually(lambda: db.fetchval("SELECT count(*) FROM state WHERE published_revision < revision"), 0)
+        await until(lambda: db.fetchval("SELECT count(*) FROM state WHERE published_revision < revision"), 0)
         for relay in relays:
             relay.cancel()
             with suppress(asyncio.CancelledError):
@@ -219,14 +216,3 @@ async def test_a_write_is_not_held_up_by_a_publish_that_hangs(doors: Doors, data
 async def _keys(doors: Doors, topic: Topic, prefix: str) -> set[str]:
     async with doors.log() as log:
         return set(await latest(log, topic, prefix))
-
-
-async def _eventually(question: Callable[[], object], wanted: object, timeout_s: float = 20.0) -> None:
-    found: object = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            while (found := await question()) != wanted:  # type: ignore[misc]
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        assert found == wanted  # noqa: PT017  shows both
-

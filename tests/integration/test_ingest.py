@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 from meiri.catalog.v1.catalog_service_pb2 import UpsertTracksRequest
 from meiri.catalog.v1.catalog_service_pb2_grpc import CatalogServiceStub
 from meiri.catalog.v1.track_pb2 import Track
@@ -14,12 +15,14 @@ from meiri.playback.v1.play_event_service_pb2_grpc import PlayEventServiceStub
 
 from infra.local.schemas import Databases
 from shared.ids import partition_of, provisional_track_id, user_topic_key
+from shared.kafka.broker import KafkaLog
+from shared.kafka.log import Outgoing, TopicPartition
 from shared.kafka.producer import Producer
 from shared.rpc.health import is_serving
 from shared.rpc.principal import Scope
 from shared.topics import ALL, DEAD_LETTERS, PLAY_EVENTS, PLAYS, TRACKS, Topic, ingress_topic
 from tests.conftest import RealServers
-from tests.integration.doors import Doors, accepted, calling, everything, latest, new_tenant, play, token
+from tests.integration.doors import Doors, accepted, calling, everything, latest, new_tenant, play, token, until
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ async def test_each_acknowledged_play_live_or_imported_is_in_plays_once(doors: D
         doors.log() as log,
         calling(address, token(tenant_id, "backend", Scope.APP)) as opened,
     ):
-        stub = PlayEventServiceStub(opened)  # type: ignore[arg-type]
+        stub = PlayEventServiceStub(opened)
         answers = await asyncio.gather(
             stub.PublishPlays(PublishPlaysRequest(events=live)),
             stub.ImportPlays(ImportPlaysRequest(events=history)),
@@ -67,7 +70,7 @@ async def test_the_same_event_twice_gives_two_accepted_events_in_its_users_parti
         calling(address, token(tenant_id, "mira", Scope.USER)) as opened,
     ):
         for _ in range(2):
-            await PlayEventServiceStub(opened).PublishPlays(PublishPlaysRequest(events=[event]))  # type: ignore[arg-type,misc]
+            await PlayEventServiceStub(opened).PublishPlays(PublishPlaysRequest(events=[event]))
         events = await accepted(log, tenant_id, 2)
     assert [found.event_id for found in events] == [event.event_id] * 2
 
@@ -106,11 +109,9 @@ async def test_an_unknown_track_is_no_poison_and_the_catalogue_tells_a_known_one
     plays = [play(), play(track_id="t-new"), play(track_id="", title="Low Tide", artist_name="Glass Heron")]
     async with doors.gateway() as address, doors.log() as log:
         async with calling(address, token(tenant_id, "backend", Scope.APP)) as opened:
-            await CatalogServiceStub(opened).UpsertTracks(UpsertTracksRequest(tracks=[known]))  # type: ignore[arg-type,misc]
-            async with asyncio.timeout(20.0):
-                while not await latest(log, TRACKS, tenant_id):
-                    await asyncio.sleep(0.1)
-            await PlayEventServiceStub(opened).PublishPlays(PublishPlaysRequest(events=plays))  # type: ignore[arg-type,misc]
+            await CatalogServiceStub(opened).UpsertTracks(UpsertTracksRequest(tracks=[known]))
+            await until(lambda: _keys(log, TRACKS, tenant_id), {f"{tenant_id}|t-1"})
+            await PlayEventServiceStub(opened).PublishPlays(PublishPlaysRequest(events=plays))
         async with doors.ingest():
             events = await accepted(log, tenant_id, 3)
     assert [(event.track_id, event.duration_ms) for event in events] == [
@@ -130,3 +131,35 @@ async def test_a_tenants_own_ingress_topic_is_found_while_ingest_runs(doors: Doo
         (event,) = await accepted(log, tenant_id, 1, timeout_s=30.0)
     assert (event.tenant_id, event.user_id) == (tenant_id, "mira")
     assert event.received_at_ms >= before_ms - 1000
+
+
+async def test_an_all_invalid_topic_is_halted_and_told_to_health_while_others_go_on(doors: Doors) -> None:
+    tenant_id = new_tenant()
+    broken, sound = ingress_topic(tenant_id), ingress_topic(f"{tenant_id}-b")
+    async with doors.log() as log, Producer.open(doors.bootstrap_servers) as producer:
+        await log.create([broken, sound])
+        partition = TopicPartition(broken.name, 0)
+        try:
+            await producer.send_many([Outgoing(broken, 0, None, b"bad")] * 500)
+            async with doors.ingest() as address:
+                await until(lambda: is_serving(address, 1.0), wanted=False)
+                await producer.send(sound, 0, None, play(user_id="mira").SerializeToString())
+                assert len(await accepted(log, f"{tenant_id}-b", 1)) == 1
+            assert not await log.committed("ingest", [partition])
+            letters = [DeadLetter.FromString(r.value or b"") for r in await everything(log, DEAD_LETTERS)]
+            assert [letter for letter in letters if letter.source_topic == broken.name] == []
+        finally:
+            await _delete(doors.bootstrap_servers, broken.name)  # else it halts every later ingest of this broker
+
+
+async def _keys(log: KafkaLog, topic: Topic, prefix: str) -> set[str]:
+    return set(await latest(log, topic, prefix))
+
+
+async def _delete(bootstrap_servers: str, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic])
+    finally:
+        await admin.close()

@@ -131,7 +131,9 @@ async def test_a_partition_never_seen_begins_at_the_logs_start(db: Database) -> 
 
 
 @asynccontextmanager
-async def consuming(log: EventLog, db: Database, topic: Topic, effect=keep, **options) -> AsyncIterator[asyncio.Task[None]]:
+async def consuming(
+    log: EventLog, db: Database, topic: Topic, effect=keep, **options
+) -> AsyncIterator[asyncio.Task[None]]:
     stop = asyncio.Event()
     offsets = StoredOffsets(db, await log.cluster_id())
     task = asyncio.create_task(consume_stored(log, topic.name, [topic], offsets, effect, stop=stop, **options))
@@ -178,7 +180,9 @@ async def test_the_loop_refuses_a_log_that_lost_unread_records(db: Database) -> 
             task.result()
 
 
-async def test_on_kafka_two_members_and_an_abandoned_one_apply_each_record_once(servers, topic_name, db: Database) -> None:
+async def test_on_kafka_two_members_and_an_abandoned_one_apply_each_record_once(
+    servers, topic_name, db: Database
+) -> None:
     topic = Topic(topic_name("stored"), 4)
     bootstrap = servers.bootstrap_servers
     async with (

@@ -28,7 +28,9 @@ async def filled(count: int, topic: Topic = TOPIC) -> MemoryLog:
 async def consuming(log: MemoryLog, handler: Handler, **options) -> AsyncIterator[asyncio.Task[None]]:
     stop = asyncio.Event()
     task = asyncio.create_task(
-        consume_at_least_once(log, "group", [TOPIC], handler, stop=stop, **{"max_wait_s": 0.0, "commit_every_s": 0.01} | options)
+        consume_at_least_once(
+            log, "group", [TOPIC], handler, stop=stop, **{"max_wait_s": 0.0, "commit_every_s": 0.01} | options
+        )
     )
     try:
         yield task
@@ -240,6 +242,19 @@ async def test_marks_tell_fetched_applied_and_stored() -> None:
         assert (marks.fetched, marks.applied, marks.stored) == (5, 5, 5)
         assert progress.silent_s(FIRST) < 5
     assert progress.marks == {}
+
+
+async def test_a_client_gone_deaf_ends_the_loop_and_a_quiet_topic_does_not() -> None:
+    log, seen = await filled(2), Seen()
+    async with consuming(log, seen, deaf_after_s=0.2) as task:
+        await until(lambda: len(seen.values) == 2)
+        await asyncio.sleep(0.5)
+        assert not task.done()
+        log.mute = True
+        await log.send(TOPIC, 0, None, b"3")
+        await asyncio.wait([task], timeout=5)
+        with pytest.raises(RuntimeError, match="stuck"):
+            task.result()
 
 
 async def test_a_missing_topic_is_waited_for_and_then_told() -> None:
