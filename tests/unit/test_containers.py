@@ -23,7 +23,8 @@ _REQUIRED = re.compile(r"\$\{(\w+):\?[^}]*\}")
 
 @cache
 def _compose() -> dict[str, Any]:
-    return yaml.safe_load(_COMPOSE.read_text())
+    parsed: dict[str, Any] = yaml.safe_load(_COMPOSE.read_text())
+    return parsed
 
 
 @cache
