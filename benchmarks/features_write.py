@@ -35,19 +35,33 @@ def generated(plays: int) -> list[Delivered]:
     events: list[AcceptedEvent] = []
     for number in range(plays):
         user = f"user-{rng.randrange(USERS)}"
-        track = f"track-{min(int(rng.paretovariate(0.6)), TRACKS)}" if rng.random() < 0.5 else f"track-{rng.randrange(TRACKS)}"
+        track = (
+            f"track-{min(int(rng.paretovariate(0.6)), TRACKS)}"
+            if rng.random() < 0.5
+            else f"track-{rng.randrange(TRACKS)}"
+        )
         start = 1_790_000_000_000 + number * (DAYS * 86_400_000) // plays
         playback = f"p{number}" if rng.random() < 0.03 else None
         events.append(AcceptedEvent("aurora", user, track, rng.randbytes(16), start, 150_000, 200_000, playback, start))
         if playback:
-            events.append(events[-1]._replace(event_id=rng.randbytes(16), started_at_ms=start + 400_000, played_ms=30_000))
+            events.append(
+                events[-1]._replace(event_id=rng.randbytes(16), started_at_ms=start + 400_000, played_ms=30_000)
+            )
         elif rng.random() < 0.01:
             events.append(events[rng.randrange(max(0, len(events) - 5000), len(events))])
     partitions: list[list[AcceptedEvent]] = [[] for _ in range(PLAYS.partitions)]
     for event in events:
         partitions[partition_of(event.tenant_id, event.user_id, PLAYS.partitions)].append(event)
     return [
-        Delivered(PLAYS.name, partition, place // PLAYS_A_RECORD, 0, None, encode_plays(own[place : place + PLAYS_A_RECORD]), ())
+        Delivered(
+            PLAYS.name,
+            partition,
+            place // PLAYS_A_RECORD,
+            0,
+            None,
+            encode_plays(own[place : place + PLAYS_A_RECORD]),
+            (),
+        )
         for partition, own in enumerate(partitions)
         for place in range(0, len(own), PLAYS_A_RECORD)
     ]
@@ -60,9 +74,7 @@ async def main(plays: int) -> None:
     name = f"bench_{os.getpid()}"
     await postgres.create_database(admin, name)
     try:
-        urls = await schemas.prepare(
-            postgres.with_database(admin, name), {schema: "bench" for schema in schemas.SCHEMAS}
-        )
+        urls = await schemas.prepare(postgres.with_database(admin, name), dict.fromkeys(schemas.SCHEMAS, "bench"))
         async with Database.open(urls.urls["features"], pool_size=4, server_settings=_PLANS) as db:
             log = MemoryLog([PLAYS, DEAD_LETTERS])
             handler = PlaysHandler(DeadLetters(log))
@@ -76,9 +88,12 @@ async def main(plays: int) -> None:
             took, used = time.perf_counter() - started, time.process_time() - cpu
             counted = await db.fetchval("SELECT count(*) FROM ledger")
             cells = await db.fetchval("SELECT count(*) FROM cells")
-            print(f"{counted} events, {cells} cells: {counted / took:,.0f} a second, {used / counted * 1e6:.1f} µs CPU here each")
+            print(
+                f"{counted} events, {cells} cells: {counted / took:,.0f} a second, {used / counted * 1e6:.1f} µs CPU here each"
+            )
     finally:
         await postgres.drop_database(admin, name)
 
 
-asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000))
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000))

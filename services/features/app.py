@@ -116,4 +116,6 @@ def _read(public_key_file: str) -> str:
     try:
         return Path(public_key_file).read_text(encoding="ascii")
     except (OSError, ValueError):
-        raise Unusable(f"MEIRI_TOKEN_PUBLIC_KEY names {public_key_file}, which cannot be read: name the PEM file.") from None
+        raise Unusable(
+            f"MEIRI_TOKEN_PUBLIC_KEY names {public_key_file}, which cannot be read: name the PEM file."
+        ) from None

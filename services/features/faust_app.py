@@ -1,8 +1,7 @@
 """The Faust app: made by a function, without tables, web server, topics of its own or anything kept outside Postgres."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import faust
 from yarl import URL
@@ -21,7 +20,7 @@ Failed = Callable[[BaseException], None]
 """Ends the process. Faust acknowledges a batch whose agent failed, so nothing of this process may go on."""
 
 
-class _App(faust.App):  # type: ignore[misc]
+class _App(faust.App):
     def _create_directories(self) -> None:
         """Make none: they are for tables."""
 
@@ -34,7 +33,7 @@ def create(
     async def begin(partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, int]:
         try:
             return await source.begin(partitions)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the process
+        except Exception as error:
             failed(error)
             raise
 
@@ -61,11 +60,11 @@ def create(
     app.transport = Transport(app.conf.broker_consumer, app, begin=begin, instance=instance)
 
     async def count(stream: Any) -> None:
-        consumer: Consumer = app.consumer
+        consumer = cast(Consumer, app.consumer)
         async for events in stream.take_events(_BATCH_RECORDS, within=_BATCH_WAIT_S):
             try:
                 stored = await source.apply([_delivered(event.message) for event in events], consumer.follows)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it ends the process
+            except Exception as error:
                 failed(error)
                 raise
             for partition, offset in stored.items():
@@ -91,6 +90,5 @@ def _delivered(message: Any) -> Delivered:
 
 async def crash_of(app: faust.App) -> BaseException:
     """Return the reason as soon as Faust has crashed inside."""
-    while not app.crashed:
-        await asyncio.sleep(0.2)
+    await app._crashed.wait()  # noqa: SLF001 - nothing public tells it
     return app.crash_reason or RuntimeError("Faust stopped without a reason")

@@ -20,6 +20,7 @@ MAX_PAGE = 10_000
 MAX_TRENDING = 1000
 DEFAULT_TRENDING = 200
 _KIB = 1024
+_TARGET_FIELDS = {TRACK: "track_id", ARTIST: "artist_id"}
 _SERVICE = frozenset({Scope.SERVICE})
 
 POLICIES: Policies = {
@@ -42,7 +43,7 @@ class UserFeatureServicer(UserFeatureServiceServicer):
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def BatchGet(self, request: pb.BatchGetRequest, context: Any) -> pb.BatchGetResponse:  # noqa: ARG002, N802
+    async def BatchGet(self, request: pb.BatchGetRequest, context: Any) -> pb.BatchGetResponse:
         tenant_id = require_tenant(principal())
         user_ids = list(request.user_ids)
         if not 1 <= len(user_ids) <= MAX_USERS or len(set(user_ids)) != len(user_ids):
@@ -64,14 +65,13 @@ class UserFeatureServicer(UserFeatureServiceServicer):
                 pb.UserFeedback(
                     user_index=said.place,
                     kind=FeedbackKind.ValueType(said.kind),
-                    track_id=said.target_id if said.target_type == TRACK else None,
-                    artist_id=said.target_id if said.target_type == ARTIST else None,
+                    **{_TARGET_FIELDS[said.target_type]: said.target_id},
                 )
                 for said in held
             ],
         )
 
-    async def ListUsers(self, request: pb.ListUsersRequest, context: Any) -> pb.ListUsersResponse:  # noqa: ARG002, N802
+    async def ListUsers(self, request: pb.ListUsersRequest, context: Any) -> pb.ListUsersResponse:
         tenant_id = require_tenant(principal())
         size = request.page_size or MAX_PAGE
         if size > MAX_PAGE:
@@ -83,7 +83,7 @@ class UserFeatureServicer(UserFeatureServiceServicer):
         more = len(user_ids) > size
         return pb.ListUsersResponse(user_ids=user_ids[:size], next_page_token=user_ids[size - 1] if more else "")
 
-    async def GetTrending(self, request: pb.GetTrendingRequest, context: Any) -> pb.GetTrendingResponse:  # noqa: ARG002, N802
+    async def GetTrending(self, request: pb.GetTrendingRequest, context: Any) -> pb.GetTrendingResponse:
         tenant_id = require_tenant(principal())
         limit = request.limit or DEFAULT_TRENDING
         if limit > MAX_TRENDING:
@@ -91,10 +91,10 @@ class UserFeatureServicer(UserFeatureServiceServicer):
         keys, listens = await queries.trending(self._db, tenant_id, limit, timeout_s=_left_s())
         return pb.GetTrendingResponse(track_key=column(keys, "u8"), listens=column(listens, "u4"))
 
-    async def GetLedgerCounts(  # noqa: N802
+    async def GetLedgerCounts(
         self,
-        request: pb.GetLedgerCountsRequest,  # noqa: ARG002
-        context: Any,  # noqa: ARG002
+        request: pb.GetLedgerCountsRequest,
+        context: Any,
     ) -> pb.GetLedgerCountsResponse:
         counts = await queries.ledger_counts(self._db, require_tenant(principal()), timeout_s=_left_s())
         return pb.GetLedgerCountsResponse(

@@ -30,8 +30,8 @@ CROSS JOIN LATERAL (
 _INSERT = """
 INSERT INTO ledger (tenant_id, user_id, event_id, track_key, track_id, started_at_ms, played_ms, duration_ms, playback_id,
     received_at_ms)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text::bigint[], $5::text[], $6::text::bigint[], $7::text::bigint[], $8::text::bigint[],
-    $9::text[], $10::text::bigint[])
+SELECT * FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text::bigint[], $5::text[], $6::text::bigint[],
+    $7::text::bigint[], $8::text::bigint[], $9::text[], $10::text::bigint[])
 ON CONFLICT DO NOTHING
 """
 
@@ -49,7 +49,8 @@ WHERE EXISTS (
 
 _ADD_TO_CELLS = """
 INSERT INTO cells AS c (tenant_id, user_id, track_key, day, plays, listens, skips, played_ms)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text::bigint[], $4::text::int[], $5::text::int[], $6::text::int[], $7::text::int[], $8::text::bigint[])
+SELECT * FROM unnest($1::text[], $2::text[], $3::text::bigint[], $4::text::int[], $5::text::int[], $6::text::int[],
+    $7::text::int[], $8::text::bigint[])
 ON CONFLICT (tenant_id, user_id, track_key, day) DO UPDATE SET
     plays = c.plays + excluded.plays,
     listens = c.listens + excluded.listens,
@@ -158,7 +159,8 @@ async def add_duplicates(tx: Transaction, partition: int, play_events: int) -> N
 
 _PUT_FEEDBACK = """
 INSERT INTO feedback AS f (tenant_id, user_id, target_type, target_id, kind, given_at_us, event_id, received_at_ms)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text::smallint[], $4::text[], $5::text::smallint[], $6::text::bigint[], $7::bytea[], $8::text::bigint[])
+SELECT * FROM unnest($1::text[], $2::text[], $3::text::smallint[], $4::text[], $5::text::smallint[], $6::text::bigint[],
+    $7::bytea[], $8::text::bigint[])
 ON CONFLICT (tenant_id, user_id, target_type, target_id) DO UPDATE SET
     kind = excluded.kind,
     given_at_us = excluded.given_at_us,

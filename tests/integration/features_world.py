@@ -14,7 +14,9 @@ DAY_MS = 86_400_000
 NEW_YEAR_MS = 1_798_761_600_000  # 2027-01-01T00:00:00Z
 
 
-def hard_events(seed: int, count: int, *, tenants: Sequence[str] = ("aurora", "birch"), users: int = 4, tracks: int = 3) -> list[AcceptedEvent]:
+def hard_events(
+    seed: int, count: int, *, tenants: Sequence[str] = ("aurora", "birch"), users: int = 4, tracks: int = 3
+) -> list[AcceptedEvent]:
     """Few users and tracks, times that crowd around midnights, parts, overlaps, unknown lengths, two routes."""
     rng = random.Random(seed)
     events = []
@@ -36,7 +38,9 @@ def hard_events(seed: int, count: int, *, tenants: Sequence[str] = ("aurora", "b
     return events
 
 
-def records_of(events: Sequence[AcceptedEvent], *, size: int = 20, first: dict[int, int] | None = None) -> list[Delivered]:
+def records_of(
+    events: Sequence[AcceptedEvent], *, size: int = 20, first: dict[int, int] | None = None
+) -> list[Delivered]:
     """The events, in this order, as records of their partitions. `first` holds each partition's next offset, and moves it."""
     offsets = {} if first is None else first
     partitions: defaultdict[int, list[AcceptedEvent]] = defaultdict(list)
@@ -47,7 +51,9 @@ def records_of(events: Sequence[AcceptedEvent], *, size: int = 20, first: dict[i
         for place in range(0, len(own), size):
             offset = offsets.get(partition, 0)
             offsets[partition] = offset + 1
-            records.append(Delivered(PLAYS.name, partition, offset, 0, None, encode_plays(own[place : place + size]), ()))
+            records.append(
+                Delivered(PLAYS.name, partition, offset, 0, None, encode_plays(own[place : place + size]), ())
+            )
     return records
 
 

@@ -27,7 +27,7 @@ from shared.postgres import Database
 from shared.rpc import principal as principals
 from shared.rpc.principal import Principal, Scope
 from shared.topics import DEAD_LETTERS, FEEDBACK, PLAYS
-from tests.integration.features_world import DAY_MS, NEW_YEAR_MS, hard_events, recount, records_of
+from tests.integration.features_world import DAY_MS, NEW_YEAR_MS, hard_events, records_of, recount
 
 TABLES = "ledger, cells, users, trending, feedback, duplicates, consumer_offset"
 
@@ -65,7 +65,7 @@ class State:
 
     async def cells(self) -> dict[tuple[str, str, int, int], Counts]:
         rows = await self.db.fetch("SELECT * FROM cells")
-        return {tuple(row)[:4]: Counts(*tuple(row)[4:]) for row in rows}  # type: ignore[misc]
+        return {tuple(row)[:4]: Counts(*tuple(row)[4:]) for row in rows}
 
     async def answers(self, tenant_id: str, users: int) -> list[bytes]:
         """Every answer about a tenant, as sent, but for the count of duplicates."""
@@ -101,7 +101,9 @@ async def test_counts_equal_a_recount_of_all_events_in_any_order_with_any_repeat
         await state.count(sent, size=size, at_once=at_once)
         assert await state.cells() == expected
         assert await state.db.fetchval("SELECT count(*) FROM ledger") == len(events)
-        assert await state.db.fetchval("SELECT sum(play_events) FROM duplicates") == len(sent) - len(events) or len(sent) == len(events)
+        assert await state.db.fetchval("SELECT sum(play_events) FROM duplicates") == len(sent) - len(events) or len(
+            sent
+        ) == len(events)
         assert await state.db.fetchval("SELECT sum(play_events) FROM users") == len(events)
         answers.append(await state.answers("aurora", 4) + await state.answers("birch", 4))
     assert answers[1:] == answers[:1] * 2
@@ -112,17 +114,26 @@ async def test_histories_and_trending_are_the_sums_of_the_counts(state: State) -
     await state.count(events)
     cells = recount(events)
     await state.answers("aurora", 4)
-    answer = await UserFeatureServicer(state.db).BatchGet(pb.BatchGetRequest(user_ids=["user-2", "nobody", "user-0"]), None)
+    answer = await UserFeatureServicer(state.db).BatchGet(
+        pb.BatchGetRequest(user_ids=["user-2", "nobody", "user-0"]), None
+    )
     splits = array(answer.splits, "i8", name="splits").tolist()
     keys = array(answer.track_key, "u8", name="track_key").tolist()
-    columns = [array(getattr(answer, name), kind, name=name).tolist() for name, kind in (("plays", "u4"), ("listens", "u4"), ("skips", "u4"), ("last_played_day", "i4"))]
+    columns = [
+        array(getattr(answer, name), kind, name=name).tolist()
+        for name, kind in (("plays", "u4"), ("listens", "u4"), ("skips", "u4"), ("last_played_day", "i4"))
+    ]
     assert splits[1] == splits[2]
     for place, user_id in ((0, "user-2"), (2, "user-0")):
         rows = range(splits[place], splits[place + 1])
         assert [keys[row] for row in rows] == sorted(track_key(f"track-{n}") for n in range(3))
         for row in rows:
             own = {day: c for (t, u, k, day), c in cells.items() if (t, u, k % 2**64) == ("aurora", user_id, keys[row])}
-            sums = [sum(c.plays for c in own.values()), sum(c.listens for c in own.values()), sum(c.skips for c in own.values())]
+            sums = [
+                sum(c.plays for c in own.values()),
+                sum(c.listens for c in own.values()),
+                sum(c.skips for c in own.values()),
+            ]
             assert [column[row] for column in columns] == [*sums, max(own)]
     trending = await UserFeatureServicer(state.db).GetTrending(pb.GetTrendingRequest(limit=2), None)
     listens: dict[int, int] = {}
@@ -148,7 +159,9 @@ async def test_trending_looks_at_the_newest_seven_days_that_have_listens(state: 
 async def test_a_resend_that_was_resolved_to_another_track_counts_once(state: State) -> None:
     event = hard_events(1, 1)[0]
     await state.count([event])
-    await state.count([event._replace(track_id="elsewhere"), event._replace(started_at_ms=event.started_at_ms - 30 * DAY_MS)])
+    await state.count(
+        [event._replace(track_id="elsewhere"), event._replace(started_at_ms=event.started_at_ms - 30 * DAY_MS)]
+    )
     assert await state.cells() == recount([event])
     assert await state.db.fetchval("SELECT sum(play_events) FROM duplicates") == 2
 
@@ -202,13 +215,19 @@ async def test_records_that_were_skipped_are_noticed_and_nothing_of_them_is_stor
     with pytest.raises(ExceptionGroup) as raised:
         await state.source.apply(records[3:], contiguous)
     assert raised.group_contains(SkippedRecordsError)
-    stored = await state.db.fetchval("SELECT next_offset FROM consumer_offset WHERE topic = $1 AND partition = 1", PLAYS.name)
+    stored = await state.db.fetchval(
+        "SELECT next_offset FROM consumer_offset WHERE topic = $1 AND partition = 1", PLAYS.name
+    )
     assert stored == 2
     await state.source.apply(records[1:], contiguous)
-    assert await state.db.fetchval("SELECT next_offset FROM consumer_offset WHERE topic = $1 AND partition = 1", PLAYS.name) == len(records)
+    assert await state.db.fetchval(
+        "SELECT next_offset FROM consumer_offset WHERE topic = $1 AND partition = 1", PLAYS.name
+    ) == len(records)
 
 
-def said(kind: int, seconds: int, event_id: bytes, *, user: str = "user-0", target: str = "track:t") -> tuple[bytes, bytes]:
+def said(
+    kind: int, seconds: int, event_id: bytes, *, user: str = "user-0", target: str = "track:t"
+) -> tuple[bytes, bytes]:
     event = FeedbackEvent(event_id=event_id, user_id=user, kind=FeedbackKind.ValueType(kind))
     if target.startswith("track:"):
         event.track_id = target[6:]
@@ -223,7 +242,8 @@ async def give(state: State, records: Sequence[tuple[bytes, bytes | None]]) -> N
     start = state.offsets.setdefault(100, 0)
     state.offsets[100] = start + len(records)
     await state.source.apply(
-        [Delivered(FEEDBACK.name, partition, start + n, 0, key, value, ()) for n, (key, value) in enumerate(records)], contiguous
+        [Delivered(FEEDBACK.name, partition, start + n, 0, key, value, ()) for n, (key, value) in enumerate(records)],
+        contiguous,
     )
 
 
@@ -248,7 +268,10 @@ async def test_the_newest_feedback_of_a_target_holds_in_any_order(state: State) 
         cut = seed + 1
         await give(state, shuffled[:cut])
         await give(state, shuffled[cut:])
-        assert await held(state) == [(FeedbackKind.FEEDBACK_KIND_DISLIKE, 1, "t"), (FeedbackKind.FEEDBACK_KIND_BAN, 2, "a")]
+        assert await held(state) == [
+            (FeedbackKind.FEEDBACK_KIND_DISLIKE, 1, "t"),
+            (FeedbackKind.FEEDBACK_KIND_BAN, 2, "a"),
+        ]
         assert (await queries.users(state.db, "aurora", "", 10, timeout_s=5)) == ["user-0"]
 
 
@@ -282,7 +305,9 @@ async def test_users_are_listed_page_by_page(state: State) -> None:
         token = page.next_page_token
         if not token:
             break
-    assert paged == list(everyone) == sorted({e.user_id for e in hard_events(7, 200, users=25) if e.tenant_id == "aurora"})
+    assert (
+        paged == list(everyone) == sorted({e.user_id for e in hard_events(7, 200, users=25) if e.tenant_id == "aurora"})
+    )
 
 
 @pytest.mark.parametrize("user_ids", [[], ["a", "a"], [f"user-{n}" for n in range(513)]])

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ TOPIC = Topic("tracks", 2)
 
 
 @asynccontextmanager
-async def viewed(log: MemoryLog, **options) -> AsyncIterator[TopicView[str, int]]:
+async def viewed(log: MemoryLog, **options: Any) -> AsyncIterator[TopicView[str, int]]:
     async with TopicView.open(log, TOPIC, decode_key=bytes.decode, decode_value=int, **options) as view:
         yield view
 
