@@ -60,10 +60,18 @@ format: $(READY) ## format Python and protos, mend what ruff can mend
 	ruff format .
 	buf format --write
 
+PIN := uv pip compile pyproject.toml --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet
+
 .PHONY: lock
-lock: $(READY) ## pin every package of pyproject.toml exactly, in requirements.lock
-	uv pip compile pyproject.toml --all-extras --python-version 3.11 --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links --quiet --output-file requirements.lock
+lock: $(READY) ## pin every package exactly: requirements.lock of pyproject.toml, and what of it each image gets
+	$(PIN) --all-extras --output-file requirements.lock
+	$(PIN) --constraints requirements.lock --output-file infra/images/requirements-slim.lock
+	$(PIN) --constraints requirements.lock --extra setup --output-file infra/images/requirements-setup.lock
+	$(PIN) --constraints requirements.lock --extra torch --output-file infra/images/requirements-torch.lock
+
+.PHONY: docker-env
+docker-env: ## write .env with new passwords and a cluster id for docker-compose.yml; one that is there stays
+	@bash infra/images/env.sh
 
 .PHONY: clean
 clean: ## remove what was built and what runs left; .venv stays

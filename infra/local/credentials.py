@@ -1,4 +1,4 @@
-"""What callers prove themselves with in a local deployment: one Ed25519 key pair, the operator's and the services' token."""
+"""What callers prove themselves with: one Ed25519 key pair, the operator's token and the services' token."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,28 +13,36 @@ _VALID_FOR = timedelta(days=365)
 
 @dataclass(frozen=True)
 class Credentials:
+    """Files: the two keys and the two tokens."""
+
     private_key: Path
     public_key: Path
+    admin_token: Path
     service_token: Path
-    admin_token: str
 
 
-def issue(folder: Path, clock: Clock) -> Credentials:
-    """Mint new tokens with the key pair of `folder`, which is made when it is not there."""
-    private, public, service = folder / "token.key.pem", folder / "token.pub.pem", folder / "service.token"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # The public key is written last: without it the pair is not whole.
-    if not public.exists():
-        private_pem, public_pem = generate_key_pair()
-        _write(private, private_pem)
-        _write(public, public_pem)
-    private_pem, now = private.read_text(encoding="ascii"), clock.now()
-    _write(
-        service,
-        mint(private_pem, tenant_id=None, subject="services", scope=Scope.SERVICE, now=now, ttl=_VALID_FOR),
+def issue(signing: Path, keys: Path, clock: Clock) -> Credentials:
+    """Mint new tokens with the key pair that is there, which is made when it is not.
+
+    `signing` is for those who may mint (private key, operator's token), `keys` for every service.
+    """
+    issued = Credentials(
+        signing / "token.key.pem", keys / "token.pub.pem", signing / "operator.token", keys / "service.token"
     )
-    admin = mint(private_pem, tenant_id=None, subject="operator", scope=Scope.ADMIN, now=now, ttl=_VALID_FOR)
-    return Credentials(private, public, service, admin)
+    for folder in (signing, keys):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # The public key is written last: without it the pair is not whole.
+    if not issued.public_key.exists():
+        private_pem, public_pem = generate_key_pair()
+        _write(issued.private_key, private_pem)
+        _write(issued.public_key, public_pem)
+    private_pem, now = issued.private_key.read_text(encoding="ascii"), clock.now()
+    for file, subject, scope in (
+        (issued.admin_token, "operator", Scope.ADMIN),
+        (issued.service_token, "services", Scope.SERVICE),
+    ):
+        _write(file, mint(private_pem, tenant_id=None, subject=subject, scope=scope, now=now, ttl=_VALID_FOR))
+    return issued
 
 
 def _write(file: Path, text: str) -> None:

@@ -125,8 +125,9 @@ class Deployment:
     async def _start(self) -> None:
         if not self.clock_file.exists():
             self.clock_file.write_text("0", encoding="ascii")
-        issued = credentials.issue(self.run_dir / "keys", Clock(self.clock_file))
-        self.admin_token = issued.admin_token
+        keys = self.run_dir / "keys"
+        issued = credentials.issue(keys / "signing", keys, Clock(self.clock_file))
+        self.admin_token = issued.admin_token.read_text(encoding="ascii")
         self.service_token = issued.service_token.read_text(encoding="ascii")
         databases: dict[str, str] = {}
 
@@ -172,7 +173,7 @@ class Deployment:
             return await answers(host, port) and await is_serving(address, timeout_s=1.0)
 
         argv = [sys.executable, "-m", f"services.{service}"]
-        return Child(name, argv, env=env, ready=ready, cwd=ROOT)
+        return Child(name, argv, env=env, ready=ready, cwd=ROOT, group="services")
 
 
 async def _together(starts: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError
 from infra.local import jars
 from infra.local.ports import LOOPBACK, answers, claim, free_port
 from infra.local.supervisor import Child
+from infra.local.tool import finish_into
 from shared.errors import Unusable
 
 _ALREADY_EXISTS = 36
@@ -62,7 +63,7 @@ async def prepare(home: Path, log: Path, *, port: int | None = None) -> tuple[Ch
     async def ready() -> bool:
         return await answers(LOOPBACK, port) and await _answers_metadata(bootstrap) is None
 
-    return Child("kafka", argv, ready=ready, log=log, ready_within_s=90.0), bootstrap
+    return Child("kafka", argv, ready=ready, log=log, ready_within_s=90.0, group="servers"), bootstrap
 
 
 async def reach(bootstrap: str) -> None:
@@ -133,10 +134,8 @@ def _written(home: Path, port: int) -> tuple[Path, bool]:
 
 
 async def _format(argv: list[str], log: Path) -> None:
-    with log.open("ab") as out:
-        process = await asyncio.create_subprocess_exec(*argv, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL)
-        if await process.wait() != 0:
-            raise Unusable(f"Kafka's storage could not be formatted: see {log}.")
+    if await finish_into(log, argv) != 0:
+        raise Unusable(f"Kafka's storage could not be formatted: see {log}.")
 
 
 def _properties(data: Path, port: int, controller_port: int) -> str:

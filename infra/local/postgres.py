@@ -15,6 +15,7 @@ import asyncpg
 
 from infra.local.ports import LOOPBACK, answers, claim
 from infra.local.supervisor import Child
+from infra.local.tool import finish_into
 from shared.errors import Unusable
 
 DATABASE = "meiri"
@@ -72,7 +73,7 @@ async def prepare(home: Path, log: Path, *, port: int | None = None) -> tuple[Ch
         return True
 
     # SIGINT is its "fast" stop: clients are disconnected, the data folder is left clean.
-    child = Child("postgres", argv, ready=ready, log=log, stop_signal=signal.SIGINT)
+    child = Child("postgres", argv, ready=ready, log=log, stop_signal=signal.SIGINT, group="servers")
     return child, f"{admin}/{DATABASE}?sslmode=disable"
 
 
@@ -181,12 +182,8 @@ async def _initdb(data: Path, password_file: Path, as_user: list[str], log: Path
         "--locale-provider=builtin",
         "--builtin-locale=C.UTF-8",
     ]
-    with log.open("ab") as out:
-        process = await asyncio.create_subprocess_exec(
-            *argv, *rules, stdout=out, stderr=out, stdin=asyncio.subprocess.DEVNULL, cwd=tempfile.gettempdir()
-        )
-        if await process.wait() != 0:
-            raise Unusable(f"PostgreSQL's data folder could not be made: see {log}.")
+    if await finish_into(log, [*argv, *rules], cwd=Path(tempfile.gettempdir())) != 0:
+        raise Unusable(f"PostgreSQL's data folder could not be made: see {log}.")
 
 
 def _as_ordinary_user() -> list[str]:

@@ -1,16 +1,17 @@
 """One schema and one role for each service that owns tables, and dbmate's migrations of each schema."""
 
-import asyncio
 import json
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
 import asyncpg
 
+from infra.local.tool import finish
 from shared.errors import Unusable
 
 SCHEMAS = ("gateway", "ingest", "features", "materialiser", "playlists")
@@ -43,8 +44,20 @@ def passwords(file: Path) -> dict[str, str]:
     return known
 
 
-async def prepare(admin_url: str, role_passwords: dict[str, str], migrations: Path = MIGRATIONS) -> Databases:
-    """Make what is missing of roles, schemas and rights, then apply the migrations that are new. Twice is once."""
+async def roles(admin_url: str) -> set[str]:
+    """Those of SCHEMAS whose role is there already."""
+    connection = await asyncpg.connect(admin_url, timeout=10, command_timeout=60)
+    try:
+        return {row[0] for row in await connection.fetch("SELECT rolname FROM pg_roles")} & set(SCHEMAS)
+    finally:
+        await connection.close()
+
+
+async def prepare(admin_url: str, role_passwords: Mapping[str, str], migrations: Path = MIGRATIONS) -> Databases:
+    """Make what is missing of roles, schemas and rights, then apply the migrations that are new. Twice is once.
+
+    A role that `role_passwords` lacks has to be there, and keeps its password.
+    """
     connection = await asyncpg.connect(admin_url, timeout=10, command_timeout=60)
     try:
         encrypted = await connection.fetchval("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
@@ -54,24 +67,25 @@ async def prepare(admin_url: str, role_passwords: dict[str, str], migrations: Pa
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_SHARED}")
             await connection.execute(f"CREATE EXTENSION IF NOT EXISTS vector WITH SCHEMA {_SHARED}")
             for schema in SCHEMAS:
-                await _role(connection, schema, role_passwords[schema])
+                await _role(connection, schema, role_passwords.get(schema))
     finally:
         await connection.close()
     for schema in SCHEMAS:
         if any((migrations / schema).glob("*.sql")):
             await _migrate(admin_url, schema, migrations / schema, encrypted=bool(encrypted))
-    return Databases(admin_url, {schema: _as_role(admin_url, schema, role_passwords[schema]) for schema in SCHEMAS})
+    return Databases(admin_url, {role: _as_role(admin_url, role, word) for role, word in role_passwords.items()})
 
 
-async def _role(connection: asyncpg.Connection, schema: str, password: str) -> None:
-    """Log in, use its own schema's tables and sequences, nothing else. `password` holds no quote (token_urlsafe)."""
+async def _role(connection: asyncpg.Connection, schema: str, password: str | None) -> None:
+    """Log in, use its own schema's tables and sequences, nothing else."""
     own = f"IN SCHEMA {schema}"
     known = await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", schema)
     verb = "ALTER" if known else "CREATE"
     database = await connection.fetchval("SELECT quote_ident(current_database())")
+    secret = "" if password is None else "PASSWORD " + await connection.fetchval("SELECT quote_literal($1)", password)
     await connection.execute(
         f"""
-        {verb} ROLE {schema} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD '{password}';
+        {verb} ROLE {schema} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE {secret};
         ALTER ROLE {schema} IN DATABASE {database} SET search_path = {schema}, {_SHARED};
         CREATE SCHEMA IF NOT EXISTS {schema};
         GRANT USAGE ON SCHEMA {schema}, {_SHARED} TO {schema};
@@ -93,17 +107,13 @@ async def _migrate(admin_url: str, schema: str, folder: Path, *, encrypted: bool
     url = parts._replace(query="&".join(filter(None, (parts.query, urlencode(query))))).geturl()
     dbmate = Path(sys.executable).with_name("dbmate")
     options = ("--migrations-dir", ".", "--migrations-table", f"{schema}.schema_migrations", "--no-dump-schema")
-    process = await asyncio.create_subprocess_exec(
-        *(str(dbmate), "--migration-lock", *options, "migrate"),
+    status, output = await finish(
+        (str(dbmate), "--migration-lock", *options, "migrate"),
         cwd=folder,
         # By the environment: an argument could be read in the list of processes.
         env={**os.environ, "DATABASE_URL": url},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await process.communicate()
-    if process.returncode != 0:
+    if status != 0:
         told = output.decode("utf-8", "replace").strip()
         raise Unusable(f"The migrations of {folder} could not be applied: correct the one that is named here.\n{told}")
 
@@ -111,4 +121,4 @@ async def _migrate(admin_url: str, schema: str, folder: Path, *, encrypted: bool
 def _as_role(admin_url: str, role: str, password: str) -> str:
     parts = urlsplit(admin_url)
     where = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{role}:{quote(password)}@{where}").geturl()
+    return parts._replace(netloc=f"{role}:{quote(password, safe='')}@{where}").geturl()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from infra.local import kafka, postgres
-from infra.local.supervisor import Child, Supervisor
+from infra.local.supervisor import Supervisor
 from shared.errors import Unusable
 
 
@@ -48,32 +48,30 @@ async def start_servers(
     if admin_url:
         await postgres.reach(admin_url)
     own_kafka, own_postgres = not bootstrap, not admin_url
-    broker: Child | None = None
-    database: Child | None = None
     run_dir, logs = supervisor.run_dir, supervisor.logs
-    if own_kafka:
-        broker, bootstrap = await kafka.prepare(run_dir / "kafka", logs / "kafka.log", port=kafka_port)
-    if own_postgres:
-        database, admin_url = await postgres.prepare(run_dir / "postgres", logs / "postgres.log", port=postgres_port)
 
-    async def start_kafka() -> None:
-        if broker is not None:
+    async def start_kafka(address: str) -> str:
+        if own_kafka:
+            broker, address = await kafka.prepare(run_dir / "kafka", logs / "kafka.log", port=kafka_port)
             await supervisor.start(broker)
-        await with_kafka(bootstrap)
+        await with_kafka(address)
+        return address
 
-    async def start_postgres() -> None:
-        if database is not None:
+    async def start_postgres(url: str) -> str:
+        if own_postgres:
+            database, url = await postgres.prepare(run_dir / "postgres", logs / "postgres.log", port=postgres_port)
             await supervisor.start(database)
-            await postgres.create_database(admin_url)
-        await with_postgres(admin_url)
+            await postgres.create_database(url)
+        await with_postgres(url)
+        return url
 
     try:
+        # Each claims its port before it does anything else, so a port that is taken is told before anything runs.
         async with asyncio.TaskGroup() as group:
-            group.create_task(start_kafka())
-            group.create_task(start_postgres())
+            at = group.create_task(start_kafka(bootstrap)), group.create_task(start_postgres(admin_url))
     except* Unusable as errors:
         raise errors.exceptions[0] from None
-    return Servers(bootstrap, admin_url, own_kafka, own_postgres)
+    return Servers(at[0].result(), at[1].result(), own_kafka, own_postgres)
 
 
 def port_of(env: Mapping[str, str], name: str) -> int | None:

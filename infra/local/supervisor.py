@@ -12,6 +12,7 @@ the task that opened the block is cancelled and the block raises Unusable with o
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -32,6 +33,8 @@ _LONGEST_BACKOFF_S = 5.0
 # A child that lived this long after its start did work: its next death starts the count of crashes anew.
 _STEADY_S = 20.0
 _CRASHES_AT_MOST = 5
+# The exit status of a process of ours that cannot run as configured; the last line of its log says why.
+_CANNOT_RUN = 2
 
 Ready = Callable[[], Awaitable[bool]]
 """Asks once whether the child can be used. It may not raise, and bounds its own time."""
@@ -42,6 +45,7 @@ class Child:
     """One process to look after.
 
     `env` is its whole environment (None: this process's); `log` is `logs/<name>.log` of the run folder unless given.
+    Neighbours in the order of start that have the same `group` are stopped at once.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Child:
     ready_within_s: float = 60.0
     stop_signal: signal.Signals = signal.SIGTERM
     stop_within_s: float = 15.0
+    group: str | None = None
 
 
 @dataclass
@@ -192,8 +197,10 @@ class Supervisor:
         return self._lives[name]
 
     async def _stop_all(self) -> None:
-        for life in reversed(list(self._lives.values())):
-            await self._end(life)
+        for _, lives in itertools.groupby(
+            reversed(list(self._lives.values())), lambda life: life.child.group or id(life)
+        ):
+            await asyncio.gather(*(self._end(life) for life in lives))
 
     async def _end(self, life: _Life) -> None:
         life.wanted = False
@@ -295,6 +302,9 @@ class Supervisor:
             self._owner.cancel()
 
     def _crashed(self, life: _Life) -> Unusable:
+        if life.returncode == _CANNOT_RUN:
+            sentence = _tail(life.log, lines=1).strip()
+            return Unusable(f"{life.child.name} cannot run: {sentence} Its log: {life.log}")
         often = "" if life.starts == 1 else f", {life.starts} times in a row"
         return Unusable(
             f"{life.child.name} {_how_it_ended(life.returncode)}{often}: "
