@@ -261,13 +261,13 @@ class _Guarded:
 
 
 def _is_database_error(error: BaseException) -> bool:
-    return isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | OSError)
+    return isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | asyncpg.InternalClientError | OSError)
 
 
 def _breaks_connection(error: BaseException | None) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return str(error.sqlstate or "08").startswith(_BROKEN)
-    return isinstance(error, OSError)
+    return isinstance(error, asyncpg.InternalClientError | OSError)
 
 
 @contextmanager
@@ -286,6 +286,8 @@ def _translated() -> Iterator[None]:
         if "closed" in str(error):  # a connection that was lost between two statements
             raise Transient("The connection to Postgres was lost: try again.") from error
         raise
+    except asyncpg.InternalClientError as error:  # the server's farewell came between two calls
+        raise Transient("The connection to Postgres was lost: try again.") from error
     except OSError as error:
         raise Transient(f"Postgres cannot be reached ({_short(error)}): try again.") from error
 

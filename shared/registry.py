@@ -58,10 +58,12 @@ class Registry:
             "tenant": tenant,
             "created_at": created_at.isoformat(),
             "code_version": code_version,
-            "files": {name: {"sha256": _sha256(data).hex(), "bytes": len(data)} for name, data in content.files.items()},
+            "files": {
+                name: {"sha256": _sha256(data).hex(), "bytes": len(data)} for name, data in content.files.items()
+            },
         }
         manifest_bytes = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False).encode()
-        place = self._root / quote(tenant, safe="") / release_id
+        place = self._root / _folder_name(tenant) / release_id
         ref = ReleaseRef(place.absolute().as_uri(), _sha256(manifest_bytes))
         if place.exists():
             return self._same(place, ref)
@@ -118,6 +120,12 @@ def folder(uri: str) -> Path:
     if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
         raise Permanent("registry_bad_uri", f"{uri} is not a folder on this machine: give a path or a file:/// URI.")
     return Path(unquote(parts.path))
+
+
+def _folder_name(tenant: str) -> str:
+    """Give a tenant one folder, whatever its id is made of (`..` too)."""
+    name = quote(tenant, safe="")
+    return "%2E" + name[1:] if name.startswith(".") else name
 
 
 def _read(path: Path) -> bytes:

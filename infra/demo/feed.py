@@ -80,20 +80,22 @@ class App:
 
         await self._send(plays, call, advance, page=PAGE)
 
-    async def publish_plays(self, plays: Plays, advance: Advance, *, page: int = 200) -> None:
+    async def publish_plays(self, plays: Plays, advance: Advance, *, page: int = 200, pause_s: float = 0.0) -> None:
         async def call(events: list[PlayEvent]) -> int:
             request = playback.PublishPlaysRequest(events=events)
             answer = await patiently(lambda: self._plays.PublishPlays(request, timeout=30))
             return len(answer.refused)
 
-        await self._send(plays, call, advance, page=page)
+        await self._send(plays, call, advance, page=page, pause_s=pause_s)
 
     async def publish_events(self, events: list[PlayEvent]) -> playback.PublishPlaysResponse:
         request = playback.PublishPlaysRequest(events=events)
         answer: playback.PublishPlaysResponse = await patiently(lambda: self._plays.PublishPlays(request, timeout=30))
         return answer
 
-    async def produce_plays(self, producer: Producer, plays: Plays, advance: Advance, *, page: int = PAGE) -> None:
+    async def produce_plays(
+        self, producer: Producer, plays: Plays, advance: Advance, *, page: int = PAGE, pause_s: float = 0.0
+    ) -> None:
         """By the tenant's own ingress topic, as a back end does that has Kafka and no need of the gateway."""
         tenant_id = self.world.tenant_id
         topic = ingress_topic(tenant_id)
@@ -111,12 +113,20 @@ class App:
             await patiently(lambda: producer.send_many(records))
             return 0
 
-        await self._send(plays, call, advance, page=page)
+        await self._send(plays, call, advance, page=page, pause_s=pause_s)
 
     async def _send(
-        self, plays: Plays, call: Callable[[list[PlayEvent]], Awaitable[int]], advance: Advance, *, page: int
+        self,
+        plays: Plays,
+        call: Callable[[list[PlayEvent]], Awaitable[int]],
+        advance: Advance,
+        *,
+        page: int,
+        pause_s: float = 0.0,
     ) -> None:
-        """Send every play, IN_FLIGHT calls at a time; an event counts as acknowledged once its call has answered."""
+        """Send every play, IN_FLIGHT calls at a time with a pause after each; an event counts as acknowledged once its
+        call has answered.
+        """
         room = asyncio.Semaphore(IN_FLIGHT)
 
         async def one(indices: range) -> None:
@@ -128,6 +138,7 @@ class App:
                 if not refused:
                     self.sent.acknowledged.update(event.event_id for event in events)
                 advance(len(events))
+                await asyncio.sleep(pause_s)
 
         async with asyncio.TaskGroup() as calls:
             for indices in _pages(len(plays), page):

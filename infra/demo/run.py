@@ -26,9 +26,9 @@ from meiri.playlist.v1.materialiser_service_pb2_grpc import MaterialiserServiceS
 from meiri.playlist.v1.playlist_service_pb2 import GetDailyPlaylistRequest, GetDailyPlaylistResponse
 from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceStub
 
-from infra.demo import show
+from infra.demo import check, show
 from infra.demo.feed import App, app_of, create_tenant, patiently, resent, split_at
-from infra.demo.world import Plays, World
+from infra.demo.world import Plays, TenantWorld, World
 from infra.local.deployment import Deployment
 from shared.clock import Clock, move_to
 from shared.errors import MeiriError, Unusable
@@ -66,11 +66,12 @@ class Demo:
 async def run(demo: Demo) -> None:
     """Raises MeiriError with a sentence when a stage does not come to its end."""
     async with AsyncExitStack() as stack:
-        channels = await _open(demo, stack)
+        channels = await open_channels(demo, stack)
         await feed(demo, stack, channels)
         await counted(demo, channels)
         await train(demo, channels)
         await materialise(demo, channels)
+        await checked(demo, channels)
         await three_listeners(demo, channels)
         await feedback(demo, channels)
         await kill_one(demo, channels)
@@ -91,7 +92,7 @@ class Channels:
     feedback: dict[str, FeedbackServiceStub] = field(default_factory=dict)
 
 
-async def _open(demo: Demo, stack: AsyncExitStack) -> Channels:
+async def open_channels(demo: Demo, stack: AsyncExitStack) -> Channels:
     deployment = demo.deployment
     servers = deployment.servers.bootstrap_servers
 
@@ -243,22 +244,22 @@ async def _release(channels: Channels, tenant_id: str) -> None:
 async def materialise(demo: Demo, channels: Channels) -> None:
     """Start the materialiser and wait until every listener has today's list, and can read it."""
     await demo.deployment.start_service("materialiser")
-    await _lists(demo, channels, "Today's lists", days_ago=0)
+    await lists_made(demo, channels, "Today's lists", days=1)
 
 
-async def _lists(demo: Demo, channels: Channels, name: str, *, days_ago: int) -> None:
+async def lists_made(demo: Demo, channels: Channels, name: str, *, days: int) -> None:
+    """Wait until every listener who has played has one list for each of `days` days."""
     listeners = {app.world.tenant_id: len(set(app.world.plays.user.tolist())) for app in demo.apps}
     total = sum(listeners.values())
+
+    async def made() -> int:
+        return sum([await _lists_of(channels, tenant_id) for tenant_id in listeners])
+
     with demo.stage(name, total, "lists") as advance:
-        shown = 0
-
-        async def made() -> int:
-            return sum([await _lists_of(channels, tenant_id) for tenant_id in listeners])
-
-        goal = total * (days_ago + 1)
-        async for done in _watch(made, until=goal, patience_s=180, what="the materialiser"):
-            advance(done - total * days_ago - shown)
-            shown = done - total * days_ago
+        shown = total * (days - 1)
+        async for done in _watch(made, until=total * days, patience_s=180, what="the materialiser"):
+            advance(done - shown)
+            shown = done
 
 
 async def _lists_of(channels: Channels, tenant_id: str) -> int:
@@ -283,6 +284,36 @@ async def read_list(
         else:
             return answer.playlist
     raise Unusable(f"There is no list of {user_id} after 20 s: look at the log of playlists.")
+
+
+async def all_lists(channels: Channels, world: TenantWorld) -> dict[str, DailyPlaylist]:
+    """The newest list of each listener who has one, by user id."""
+    room = asyncio.Semaphore(16)
+    stub = channels.lists[world.tenant_id]
+
+    async def one(user_id: str) -> DailyPlaylist | None:
+        async with room:
+            try:
+                answer: GetDailyPlaylistResponse = await patiently(
+                    partial(stub.GetDailyPlaylist, GetDailyPlaylistRequest(user_id=user_id), timeout=10)
+                )
+            except NotFound:
+                return None
+            return answer.playlist
+
+    found = await asyncio.gather(*(one(user_id) for user_id in world.listeners.user_id))
+    return {playlist.user_id: playlist for playlist in found if playlist is not None}
+
+
+async def checked(demo: Demo, channels: Channels) -> None:
+    """Every list of every listener against the plays that were sent."""
+    with demo.stage("Every list checked", sum(len(app.world.listeners) for app in demo.apps), "lists") as advance:
+        findings = []
+        for app in demo.apps:
+            heard = await asyncio.to_thread(check.histories, app.world)
+            findings.append(check.check(app.world, await all_lists(channels, app.world), heard))
+            advance(len(app.world.listeners))
+    show.findings(check.combined(findings))
 
 
 async def three_listeners(demo: Demo, channels: Channels) -> None:
@@ -312,19 +343,25 @@ async def feedback(demo: Demo, channels: Channels) -> None:
         request = SendFeedbackRequest(event=event)
         await patiently(partial(channels.feedback[tenant_id].SendFeedback, request, timeout=10))
 
+    await feedback_known(channels, tenant_id, user_id, 2)
+    move_to(demo.deployment.clock_file, datetime.now(UTC) + timedelta(days=1))
+    await lists_made(demo, channels, "Tomorrow's lists (the clock moved)", days=2)
+    tomorrow = await read_list(
+        channels, tenant_id, user_id, date.fromisoformat(today.playlist_date) + timedelta(days=1)
+    )
+    show.proof(app.world, user_id, today, tomorrow, banned_artist=banned, disliked_track=disliked)
+
+
+async def feedback_known(channels: Channels, tenant_id: str, user_id: str, count: int) -> None:
+    """Wait until features answers with that many things the listener said."""
+
     async def known() -> int:
         with tenant_scope(tenant_id):
             answer = await channels.features.BatchGet(BatchGetRequest(user_ids=[user_id]), timeout=10)
         return len(answer.feedback)
 
-    async for _ in _watch(known, until=2, patience_s=60, what="features"):
+    async for _ in _watch(known, until=count, patience_s=60, what="features"):
         pass
-    move_to(demo.deployment.clock_file, datetime.now(UTC) + timedelta(days=1))
-    await _lists(demo, channels, "Tomorrow's lists (the clock moved)", days_ago=1)
-    tomorrow = await read_list(
-        channels, tenant_id, user_id, date.fromisoformat(today.playlist_date) + timedelta(days=1)
-    )
-    show.proof(app.world, user_id, today, tomorrow, banned_artist=banned, disliked_track=disliked)
 
 
 async def kill_one(demo: Demo, channels: Channels) -> None:

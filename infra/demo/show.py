@@ -13,10 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from infra.demo.check import Findings, told
 from infra.demo.feed import App
 from infra.demo.world import TenantWorld
 
 console = Console()
+if not console.is_terminal:
+    console = Console(width=118)  # a log has no width of its own
 
 LIST_ROWS = 12
 """Songs shown of a list; the rest are counted."""
@@ -119,6 +122,18 @@ def gate(tenant_id: str, log: str) -> None:
             say(f"  {tenant_id}: refused, its lists will be flagged fallback. {event['reason']}")
         elif event.get("event") == "training.impossible":
             say(f"  {tenant_id}: not trained, its lists will be flagged fallback. {event['sentence']}")
+
+
+def findings(found: Findings) -> None:
+    heading("Every list, checked against its listener's own plays")
+    table = Table()
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in told(found):
+        table.add_row(name, value)
+    console.print(table)
+    for example in found.examples:
+        say(f"[red]{example}")
 
 
 def proof(

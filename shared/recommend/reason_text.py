@@ -31,12 +31,12 @@ def render(reason: Reason, names: Names, language: str = "en", *, recommended: i
 
 _ENGLISH = {
     ReasonKind.NONE: "",
-    ReasonKind.YOU_OFTEN_PLAY: "You often play this: {listens}",
+    ReasonKind.YOU_OFTEN_PLAY: "You often play this ({listens})",
     ReasonKind.YOU_HAVE_PLAYED: "You have played this {times}",
     ReasonKind.NOT_HEARD_FOR: "You have not heard this for {span}",
     ReasonKind.BECAUSE_YOU_LOVED: "Because you loved {names.track}",
-    ReasonKind.BECAUSE_YOU_PLAY: "Because you play {names.track}: {listens}",
-    ReasonKind.UNHEARD_FROM_ARTIST: "New to you from {names.artist}, whom you have played {times}",
+    ReasonKind.BECAUSE_YOU_PLAY: "Because you play {names.track} ({listens})",
+    ReasonKind.UNHEARD_FROM_ARTIST: "New to you from {names.artist} ({listens})",
     ReasonKind.POPULAR_IN_GENRE: "Popular in {names.genre}, which you listen to",
     ReasonKind.POPULAR: "Popular with listeners here",
 }

@@ -13,7 +13,7 @@ from shared.two_tower.data import I64, row_users
 
 TILE = 64
 """Users scored at once: a tile of 64 x 60,000 scores (15 MB) stays near the cache."""
-BLOCK = 32
+BLOCK = 64
 """Candidates and history tracks compared at once when evidence is looked for."""
 _GROUPS = 16
 """Tracks whose maximum is taken first when the best k are sought."""
@@ -70,10 +70,10 @@ def evidence(
     rows = torch.from_numpy(history_rows)  # [n, BLOCK]
     tracks = history[rows.clamp(min=0)]
     known = (rows >= 0) & (tracks >= 0)
-    left = units[tracks.clamp(min=0)]  # [n, BLOCK, D]
-    left = left * (weights[rows.clamp(min=0)] * known)[:, :, None]
+    left = _gather(units, tracks.clamp(min=0))  # [n, BLOCK, D]
+    left *= (weights[rows.clamp(min=0)] * known)[:, :, None]
     candidate_at = torch.from_numpy(candidate_rows)  # [m, BLOCK]
-    right = units[candidates[candidate_at.clamp(min=0)].clamp(min=0)]  # [m, BLOCK, D]
+    right = _gather(units, candidates[candidate_at.clamp(min=0)].clamp(min=0))  # [m, BLOCK, D]
 
     best = torch.zeros(candidate_at.shape)
     best_row = torch.full(candidate_at.shape, -1, dtype=torch.int64)
@@ -81,7 +81,9 @@ def evidence(
     for turn in range(int(per_user[user].max())):
         some = torch.from_numpy(np.flatnonzero(per_user[user] > turn))  # candidate blocks whose user has this block
         block = torch.from_numpy(history_blocks[:-1][user])[some] + turn
-        products = torch.bmm(left[block], right[some].transpose(1, 2))  # [s, BLOCK history, BLOCK candidates]
+        products = torch.bmm(
+            _gather(left, block), _gather(right, some).transpose(1, 2)
+        )  # [s, BLOCK history, BLOCK candidates]
         value, place = products.max(dim=1)
         better = value > best[some]
         best_row[some] = torch.where(better, rows[block].gather(1, place), best_row[some])
@@ -89,3 +91,8 @@ def evidence(
     real = candidate_at >= 0
     found[candidate_at[real]] = best_row[real]
     return torch.where(candidates >= 0, found, -1)
+
+
+def _gather(rows: Tensor, places: Tensor) -> Tensor:
+    """`rows[places]`, several times faster than by indexing."""
+    return rows.index_select(0, places.flatten()).view(*places.shape, *rows.shape[1:])

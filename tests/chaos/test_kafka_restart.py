@@ -1,9 +1,9 @@
-"""The broker is killed (-9) and comes back: producer, consumer and view go on in the same process; nothing acknowledged is lost."""
+"""The broker is killed (-9) and comes back: producer, consumer and view go on; nothing acknowledged is lost."""
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -14,9 +14,12 @@ from shared.kafka.log import Outgoing, Record, TopicPartition
 from shared.kafka.producer import Producer
 from shared.kafka.view import TopicView
 from shared.topics import Topic
+from tests.conftest import RealServers
 
 
-async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(servers, topic_name) -> None:
+async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(
+    servers: RealServers, topic_name: Callable[[str], str]
+) -> None:
     topic = Topic(topic_name("killed"), 4)
     state = Topic(topic_name("state"), 2, {"cleanup.policy": "compact"})
     acknowledged: set[bytes] = set()
@@ -56,21 +59,17 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(servers, t
             servers.kill("kafka")
             await asyncio.to_thread(lambda: servers.wait_ready("kafka", other_than=before))
             async with asyncio.timeout(30):
-                while len(acknowledged) < had + 1000:
+                while len(acknowledged) < had + 1000:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             over.set()
             await asyncio.gather(*workers)
-<<<<<<< HEAD
             last = {
                 f"worker {worker}": await producer.send(state, worker % 2, b"worker %d" % worker, b"-1")
                 for worker in range(4)
             }
-=======
-            last = {f"worker {worker}": await producer.send(state, worker % 2, b"worker %d" % worker, b"-1") for worker in range(4)}
->>>>>>> features
             assert set(last) == {f"worker {worker}" for worker in range(4)}
             async with asyncio.timeout(30):
-                while acknowledged - consumed.keys() or dict(view.items()) != dict.fromkeys(last, -1):
+                while acknowledged - consumed.keys() or dict(view.items()) != dict.fromkeys(last, -1):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             stop.set()
             await asyncio.wait_for(consumer, 15)
@@ -80,7 +79,9 @@ async def test_nothing_acknowledged_is_lost_when_the_broker_is_killed(servers, t
     assert len(acknowledged) > 2000
 
 
-async def test_while_the_broker_is_away_sends_end_by_their_deadline_and_memory_is_bounded(servers, topic_name) -> None:
+async def test_while_the_broker_is_away_sends_end_by_their_deadline_and_memory_is_bounded(
+    servers: RealServers, topic_name: Callable[[str], str]
+) -> None:
     topic = Topic(topic_name("away"), 1)
     bootstrap = servers.bootstrap_servers
     async with (
@@ -107,11 +108,13 @@ async def test_while_the_broker_is_away_sends_end_by_their_deadline_and_memory_i
                     break
                 except Transient:
                     await asyncio.sleep(0.1)
-            while producer.in_flight_bytes:
+            while producer.in_flight_bytes:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
-async def test_a_producer_whose_sequence_is_broken_is_replaced(servers, topic_name) -> None:
+async def test_a_producer_whose_sequence_is_broken_is_replaced(
+    servers: RealServers, topic_name: Callable[[str], str]
+) -> None:
     topic = Topic(topic_name("sequence"), 1)
     async with KafkaLog.open(servers.bootstrap_servers) as log, Producer.open(servers.bootstrap_servers) as producer:
         await log.create([topic])
@@ -120,10 +123,7 @@ async def test_a_producer_whose_sequence_is_broken_is_replaced(servers, topic_na
         first._txn_manager.increment_sequence_number((topic.name, 0), 5)  # as if a batch in between had been lost
         await asyncio.gather(producer.send(topic, 0, None, b"2"), producer.send_many([Outgoing(topic, 0, None, b"3")]))
         assert producer._producer is not first
-<<<<<<< HEAD
         assert producer.in_flight_bytes == 0
-=======
->>>>>>> features
         partition = TopicPartition(topic.name, 0)
         async with log.read({partition: 0}) as reader:
             values: list[bytes | None] = []
@@ -134,7 +134,7 @@ async def test_a_producer_whose_sequence_is_broken_is_replaced(servers, topic_na
 
 
 async def test_no_broker_at_all_is_one_sentence() -> None:
-    with pytest.raises(Unusable, match="No Kafka broker answers at 127.0.0.1:1"):
+    with pytest.raises(Unusable, match=r"No Kafka broker answers at 127\.0\.0\.1:1"):
         async with KafkaLog.open("127.0.0.1:1", wait_s=1.0):
             pass
     with pytest.raises(Unusable, match="No Kafka broker answers"):

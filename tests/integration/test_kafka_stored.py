@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,12 @@ from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_stored
 from shared.kafka.log import Bounds, EventLog, Outgoing, Record, TopicPartition
 from shared.kafka.memory import MemoryLog, MemoryRecord
-from shared.kafka.partition import Moved, StoredOffsets
+from shared.kafka.partition import Effect, Moved, StoredOffsets
 from shared.kafka.producer import Producer
 from shared.kafka.progress import Progress
 from shared.postgres import Database, Transaction
 from shared.topics import Topic
+from tests.conftest import RealServers
 
 TABLES = """
 CREATE TABLE consumer_offset (
@@ -29,7 +31,7 @@ _schemas = itertools.count(1)
 
 
 @pytest.fixture
-async def db(servers) -> AsyncIterator[Database]:
+async def db(servers: RealServers) -> AsyncIterator[Database]:
     schema = f"stored_{next(_schemas)}"
     async with Database.open(servers.admin_url, pool_size=6, server_settings={"search_path": schema}) as opened:
         await opened.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
@@ -132,7 +134,7 @@ async def test_a_partition_never_seen_begins_at_the_logs_start(db: Database) -> 
 
 @asynccontextmanager
 async def consuming(
-    log: EventLog, db: Database, topic: Topic, effect=keep, **options
+    log: EventLog, db: Database, topic: Topic, effect: Effect[Record] = keep, **options: Any
 ) -> AsyncIterator[asyncio.Task[None]]:
     stop = asyncio.Event()
     offsets = StoredOffsets(db, await log.cluster_id())
@@ -146,7 +148,7 @@ async def consuming(
 
 async def applied(db: Database, count: int, within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
-        while await db.fetchval("SELECT count(*) FROM applied") < count:
+        while await db.fetchval("SELECT count(*) FROM applied") < count:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -162,7 +164,7 @@ async def test_the_loop_starts_from_the_stored_offset_and_not_from_the_groups(db
         await applied(db, 10)
         assert await kept(db) == [(0, n) for n in range(10)]
         async with asyncio.timeout(5):
-            while not await log.committed("plays", [FIRST]):  # the mirror follows within about a second
+            while not await log.committed("plays", [FIRST]):  # the mirror follows within about a second  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert await log.committed("plays", [FIRST]) == {FIRST: 10}
         assert progress.marks[FIRST].applied == progress.marks[FIRST].stored == 10
@@ -181,7 +183,7 @@ async def test_the_loop_refuses_a_log_that_lost_unread_records(db: Database) -> 
 
 
 async def test_on_kafka_two_members_and_an_abandoned_one_apply_each_record_once(
-    servers, topic_name, db: Database
+    servers: RealServers, topic_name: Callable[[str], str], db: Database
 ) -> None:
     topic = Topic(topic_name("stored"), 4)
     bootstrap = servers.bootstrap_servers
@@ -202,7 +204,9 @@ async def test_on_kafka_two_members_and_an_abandoned_one_apply_each_record_once(
     assert await kept(db) == [(partition, offset) for partition in range(4) for offset in range(2000)]
 
 
-async def test_on_kafka_a_restarted_database_costs_time_but_no_record(servers, topic_name, db: Database) -> None:
+async def test_on_kafka_a_restarted_database_costs_time_but_no_record(
+    servers: RealServers, topic_name: Callable[[str], str], db: Database
+) -> None:
     topic = Topic(topic_name("restarted"), 2)
     bootstrap = servers.bootstrap_servers
     flags: list[bool] = []

@@ -7,16 +7,18 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from shared.errors import Transient, Unusable
 from shared.postgres import Database
+from tests.conftest import RealServers
 
 
 @pytest.fixture
-def dsn(servers) -> str:
+def dsn(servers: RealServers) -> str:
     return servers.admin_url
 
 
@@ -40,8 +42,7 @@ def frozen(postmaster: int) -> Iterator[None]:
 
 
 def children(parent: int) -> list[int]:
-    with open(f"/proc/{parent}/task/{parent}/children") as file:
-        direct = [int(pid) for pid in file.read().split()]
+    direct = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
     return [pid for child in direct for pid in (child, *children(child))]
 
 
@@ -73,11 +74,11 @@ async def test_calls_return_rows_values_and_tags(db: Database) -> None:
 async def test_a_failing_block_is_rolled_back_and_its_error_stays_itself(db: Database) -> None:
     await db.execute("CREATE TABLE IF NOT EXISTS rolled (a int PRIMARY KEY)")
     await db.execute("TRUNCATE rolled")
-    with pytest.raises(ValueError, match="mine"):
+    with pytest.raises(ValueError, match="mine"):  # noqa: PT012
         async with db.transaction() as tx:
             await tx.execute("INSERT INTO rolled VALUES (1)")
             raise ValueError("mine")
-    with pytest.raises(asyncpg.UniqueViolationError):
+    with pytest.raises(asyncpg.UniqueViolationError):  # noqa: PT012
         async with db.transaction() as tx:
             await tx.execute("INSERT INTO rolled VALUES (2)")
             await tx.execute("INSERT INTO rolled VALUES (2)")
@@ -103,7 +104,7 @@ async def test_a_late_call_ends_at_its_deadline_and_its_slot_comes_back(db: Data
 
 async def test_a_transactions_deadline_holds_for_all_its_statements(db: Database) -> None:
     started = time.monotonic()
-    with pytest.raises(Transient):
+    with pytest.raises(Transient):  # noqa: PT012
         async with db.transaction(timeout_s=0.5) as tx:
             for _ in range(10):
                 await tx.execute("SELECT pg_sleep(0.2)")
@@ -111,12 +112,12 @@ async def test_a_transactions_deadline_holds_for_all_its_statements(db: Database
     assert db.in_use == 0
 
 
-async def test_a_frozen_server_bounds_every_call_and_is_usable_soon_after(servers, db: Database) -> None:
+async def test_a_frozen_server_bounds_every_call_and_is_usable_soon_after(servers: RealServers, db: Database) -> None:
     await asyncio.gather(*(db.fetchval("SELECT 1") for _ in range(4)))
 
     async def call(number: int) -> float:
         started = time.monotonic()
-        with pytest.raises(Transient):
+        with pytest.raises(Transient):  # noqa: PT012
             if number % 3 == 0:
                 await db.fetchval("SELECT 1", timeout_s=2.0)
             elif number % 3 == 1:
@@ -135,10 +136,10 @@ async def test_a_frozen_server_bounds_every_call_and_is_usable_soon_after(server
     await asyncio.gather(*(db.fetchval("SELECT pg_sleep(0.2)") for _ in range(4)))  # all four slots are there
 
 
-async def test_a_transaction_caught_by_the_freeze_is_gone_after_the_thaw(servers, db: Database) -> None:
+async def test_a_transaction_caught_by_the_freeze_is_gone_after_the_thaw(servers: RealServers, db: Database) -> None:
     await db.execute("CREATE TABLE IF NOT EXISTS caught (a int)")
     await db.execute("TRUNCATE caught")
-    with pytest.raises(Transient):
+    with pytest.raises(Transient):  # noqa: PT012
         async with db.transaction(timeout_s=1.5) as tx:
             await tx.execute("INSERT INTO caught VALUES (1)")
             with frozen(servers.pid("postgres")):
@@ -190,7 +191,7 @@ async def test_cancelled_callers_leak_no_slot_and_no_transaction(db: Database) -
     assert await asyncio.gather(*(db.fetchval("SELECT 1") for _ in range(4))) == [1, 1, 1, 1]
 
 
-async def test_a_restart_in_between_costs_transient_errors_only(servers, db: Database) -> None:
+async def test_a_restart_in_between_costs_transient_errors_only(servers: RealServers, db: Database) -> None:
     await asyncio.gather(*(db.fetchval("SELECT 1") for _ in range(4)))
     before = servers.pid("postgres")
     servers.kill("postgres")
@@ -208,7 +209,21 @@ async def test_a_restart_in_between_costs_transient_errors_only(servers, db: Dat
     assert db.in_use == 0
 
 
-async def test_a_deadlock_and_a_held_lock_are_transient(dsn: str) -> None:
+async def test_connections_ended_by_an_administrator_cost_transient_errors_only(dsn: str, db: Database) -> None:
+    async with Database.open(dsn, pool_size=1, application_name="administrator") as administrator:
+        for pause_s in (0.0, 0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05):
+            await asyncio.gather(*(db.fetchval("SELECT pg_sleep(0.01)") for _ in range(4)))
+            await administrator.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'meiri'"
+            )
+            await asyncio.sleep(pause_s)
+            results = await asyncio.gather(*(db.fetchval("SELECT 1") for _ in range(8)), return_exceptions=True)
+            assert all(result == 1 or isinstance(result, Transient) for result in results), results
+            assert await usable(db, 5.0) < 1.0
+    assert db.in_use == 0
+
+
+async def test_a_held_lock_is_transient(dsn: str) -> None:
     async with Database.open(dsn, pool_size=3, lock_timeout_s=0.5) as db:
         await db.execute("CREATE TABLE IF NOT EXISTS locked (a int PRIMARY KEY)")
         await db.execute("INSERT INTO locked VALUES (1) ON CONFLICT DO NOTHING")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ async def filled(count: int, topic: Topic = TOPIC) -> MemoryLog:
 
 
 @asynccontextmanager
-async def consuming(log: MemoryLog, handler: Handler, **options) -> AsyncIterator[asyncio.Task[None]]:
+async def consuming(log: MemoryLog, handler: Handler, **options: Any) -> AsyncIterator[asyncio.Task[None]]:
     stop = asyncio.Event()
     task = asyncio.create_task(
         consume_at_least_once(
