@@ -4,7 +4,6 @@ Needs DATABASE_URL (an administrator's); makes and drops a database of its own. 
 process; what is left of the time is Postgres.
 """
 
-import asyncio
 import gc
 import os
 import random
