@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -143,3 +143,10 @@ async def running(service: Coroutine[object, object, None], address: str) -> Asy
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def eventually(question: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
+    """Until the answer is yes; TimeoutError if it is not within the time."""
+    async with asyncio.timeout(timeout_s):
+        while not await question():
+            await asyncio.sleep(0.05)

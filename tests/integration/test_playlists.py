@@ -25,7 +25,7 @@ from shared.rpc.principal import Scope
 from shared.topics import ALL, DAILY_PLAYLISTS, Topic
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import running
+from tests.integration.lists_world import eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 
@@ -76,14 +76,14 @@ class Reader:
 
     async def until(self, wanted: DailyPlaylist) -> None:
         """Until this list is what its date serves."""
-        async with asyncio.timeout(15):
-            while True:
-                try:
-                    if await self.get(user_id=wanted.user_id, playlist_date=wanted.playlist_date) == wanted:
-                        return
-                except NotFound:
-                    pass
-                await asyncio.sleep(0.05)
+
+        async def served() -> bool:
+            try:
+                return await self.get(user_id=wanted.user_id, playlist_date=wanted.playlist_date) == wanted
+            except NotFound:
+                return False
+
+        await eventually(served)
 
     def made(self, day: str, version: int = 1, *, title: str = "Song", user_id: str = "mira") -> DailyPlaylist:
         songs = [Recommendation(track_id="t-1", title=title, artist_id="a-1", artist_name="Someone")]
