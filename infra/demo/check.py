@@ -5,7 +5,7 @@ What the services say of a listener is not asked: the check would then repeat th
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date, timedelta
 
 import numpy as np
@@ -193,22 +193,12 @@ def combined(findings: Iterable[Findings]) -> Findings:
     """The sum over tenants."""
     total = Findings()
     for item in findings:
-        for name in (
-            "lists",
-            "songs",
-            "familiar",
-            "personal",
-            "full",
-            "blended",
-            "able",
-            "able_blended",
-            "few_plays",
-            "few_plays_blended",
-        ):
-            setattr(total, name, getattr(total, name) + getattr(item, name))
-        total.reasons.update(item.reasons)
-        total.faults.update(item.faults)
-        total.examples.extend(item.examples)
+        for column in fields(Findings):
+            value = getattr(item, column.name)
+            if isinstance(value, Counter):
+                getattr(total, column.name).update(value)
+            else:
+                setattr(total, column.name, getattr(total, column.name) + value)
     return total
 
 
