@@ -1,6 +1,6 @@
 """How fast features answers BatchGet, on a real Postgres: `python -m benchmarks.features_read`. Needs DATABASE_URL (an admin's).
 
-512 users with 230 tracks each, of 10,000 users. Prints milliseconds a call, as served without the network.
+512 users with 230 tracks each, of 4,000 users. Prints milliseconds a call, as served without the network.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from shared.postgres import Database
 from shared.rpc import principal as principals
 from shared.rpc.principal import Principal, Scope
 
-USERS, TRACKS = 10_000, 230
+USERS, TRACKS = 4_000, 230
 _FILL = """
 INSERT INTO cells SELECT 'aurora', 'user-' || u, hashint8extended(t * 31 + u, 7), 20700 + (t + u) % 60, 1, 1, 0, 200000
 FROM generate_series(0, $1::int - 1) AS u, generate_series(0, $2::int - 1) AS t
@@ -30,7 +30,7 @@ async def main() -> None:
     try:
         urls = await schemas.prepare(postgres.with_database(admin, name), dict.fromkeys(schemas.SCHEMAS, "bench"))
         async with Database.open(
-            postgres.with_database(admin, name), server_settings={"search_path": "features"}
+            postgres.with_database(admin, name), server_settings={"search_path": "features"}, statement_timeout_s=300
         ) as db:
             await db.execute(_FILL, USERS, TRACKS, timeout_s=300)
             await db.execute("VACUUM ANALYZE cells", timeout_s=300)

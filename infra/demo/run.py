@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -12,33 +12,34 @@ from functools import partial
 from typing import cast
 
 import numpy as np
-from meiri.embedding.v1.embedding_service_pb2 import GetReleaseRequest
-from meiri.embedding.v1.embedding_service_pb2_grpc import EmbeddingServiceStub
-from meiri.features.v1.user_feature_service_pb2 import BatchGetRequest, GetLedgerCountsRequest, GetLedgerCountsResponse
-from meiri.features.v1.user_feature_service_pb2_grpc import UserFeatureServiceStub
 from meiri.feedback.v1.feedback_event_pb2 import FeedbackEvent, FeedbackKind
 from meiri.feedback.v1.feedback_service_pb2 import SendFeedbackRequest
 from meiri.feedback.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from meiri.playback.v1.play_event_pb2 import PlayEvent
-from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist
-from meiri.playlist.v1.materialiser_service_pb2 import GetListCountsRequest
-from meiri.playlist.v1.materialiser_service_pb2_grpc import MaterialiserServiceStub
-from meiri.playlist.v1.playlist_service_pb2 import GetDailyPlaylistRequest, GetDailyPlaylistResponse
 from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceStub
 
 from infra.demo import check, show
+from infra.demo.asking import (
+    Channels,
+    all_lists,
+    archive_lag,
+    feedback_known,
+    ledger,
+    lists_of,
+    open_channels,
+    read_list,
+    released,
+    watch,
+)
 from infra.demo.feed import App, app_of, create_tenant, patiently, resent, split_at
-from infra.demo.world import Plays, TenantWorld, World
+from infra.demo.world import Plays, World
 from infra.local.deployment import Deployment
 from shared.clock import Clock, move_to
-from shared.errors import MeiriError, Unusable
+from shared.errors import Unusable
 from shared.ids import new_event_id
-from shared.kafka.broker import KafkaLog
 from shared.kafka.log import TopicPartition
-from shared.kafka.producer import Producer
-from shared.rpc.client import Channel, channel, tenant_scope
-from shared.rpc.errors import NotFound
-from shared.topics import DEAD_LETTERS, PLAYS
+from shared.rpc.client import channel
+from shared.topics import DEAD_LETTERS
 
 LIVE_DAYS = 7
 RESENT_SHARE = 0.02
@@ -66,7 +67,7 @@ class Demo:
 async def run(demo: Demo) -> None:
     """Raises MeiriError with a sentence when a stage does not come to its end."""
     async with AsyncExitStack() as stack:
-        channels = await open_channels(demo, stack)
+        channels = await open_channels(demo.deployment, stack)
         await feed(demo, stack, channels)
         await counted(demo, channels)
         await train(demo, channels)
@@ -76,37 +77,6 @@ async def run(demo: Demo) -> None:
         await feedback(demo, channels)
         await kill_one(demo, channels)
         await numbers(demo, channels)
-
-
-@dataclass
-class Channels:
-    """The gRPC channels the demo speaks through: as operator, as a service, and one reader per tenant."""
-
-    operator: Channel
-    features: UserFeatureServiceStub
-    embedder: EmbeddingServiceStub
-    materialiser: MaterialiserServiceStub
-    events: KafkaLog
-    producer: Producer
-    lists: dict[str, PlaylistServiceStub] = field(default_factory=dict)
-    feedback: dict[str, FeedbackServiceStub] = field(default_factory=dict)
-
-
-async def open_channels(demo: Demo, stack: AsyncExitStack) -> Channels:
-    deployment = demo.deployment
-    servers = deployment.servers.bootstrap_servers
-
-    async def opened(name: str, token: str) -> Channel:
-        return await stack.enter_async_context(channel(deployment.addresses[name], token=token))
-
-    return Channels(
-        operator=await opened("gateway", deployment.admin_token),
-        features=UserFeatureServiceStub(await opened("features", deployment.service_token)),
-        embedder=EmbeddingServiceStub(await opened("embedder", deployment.service_token)),
-        materialiser=MaterialiserServiceStub(await opened("materialiser", deployment.service_token)),
-        events=await stack.enter_async_context(KafkaLog.open(servers, client_id="demo")),
-        producer=await stack.enter_async_context(Producer.open(servers, client_id="demo")),
-    )
 
 
 async def feed(demo: Demo, stack: AsyncExitStack, channels: Channels) -> None:
@@ -167,37 +137,17 @@ async def counted(demo: Demo, channels: Channels) -> None:
     expected = sum(len(app.sent.acknowledged) for app in demo.apps)
     with demo.stage("Plays counted in features", expected, "plays") as advance:
         shown = 0
-        async for done in _watch(
-            lambda: _ledger_total(demo, channels), until=expected, patience_s=180, what="features"
-        ):
+        async for done in watch(lambda: _ledger_total(demo, channels), until=expected, patience_s=180, what="features"):
             advance(done - shown)
             shown = done
     with demo.stage("Plays archived", expected, "plays") as advance:
-        async for _ in _watch(lambda: _lag(channels), until=0, patience_s=120, what="the trainer's archive"):
+        async for _ in watch(lambda: archive_lag(channels), until=0, patience_s=120, what="the trainer's archive"):
             pass
         advance(expected)
 
 
-async def _ledger(channels: Channels, tenant_id: str) -> GetLedgerCountsResponse:
-    async def ask() -> GetLedgerCountsResponse:
-        with tenant_scope(tenant_id):
-            answer: GetLedgerCountsResponse = await channels.features.GetLedgerCounts(
-                GetLedgerCountsRequest(), timeout=10
-            )
-            return answer
-
-    return await patiently(ask)
-
-
 async def _ledger_total(demo: Demo, channels: Channels) -> int:
-    return sum([(await _ledger(channels, app.world.tenant_id)).play_events for app in demo.apps])
-
-
-async def _lag(channels: Channels) -> int:
-    partitions = [TopicPartition(PLAYS.name, number) for number in range(PLAYS.partitions)]
-    bounds = await channels.events.bounds(partitions)
-    committed = await channels.events.committed("trainer", partitions)
-    return sum(bounds[partition].end - committed.get(partition, bounds[partition].start) for partition in partitions)
+    return sum([(await ledger(channels, app.world.tenant_id)).play_events for app in demo.apps])
 
 
 async def train(demo: Demo, channels: Channels) -> None:
@@ -225,20 +175,7 @@ async def train(demo: Demo, channels: Channels) -> None:
             if status not in {0, 3, 4}:
                 raise Unusable(f"Training {tenant_id} ended with status {status}: {''.join(told[-3:]).strip()}")
             if status == 0:
-                await _release(channels, tenant_id)
-
-
-async def _release(channels: Channels, tenant_id: str) -> None:
-    async def ask() -> int:
-        with tenant_scope(tenant_id):
-            try:
-                await channels.embedder.GetRelease(GetReleaseRequest(), timeout=5)
-            except NotFound:
-                return 0
-            return 1
-
-    async for _ in _watch(ask, until=1, patience_s=60, what="the embedder"):
-        pass
+                await released(channels, tenant_id)
 
 
 async def materialise(demo: Demo, channels: Channels) -> None:
@@ -253,56 +190,13 @@ async def lists_made(demo: Demo, channels: Channels, name: str, *, days: int) ->
     total = sum(listeners.values())
 
     async def made() -> int:
-        return sum([await _lists_of(channels, tenant_id) for tenant_id in listeners])
+        return sum([await lists_of(channels, tenant_id) for tenant_id in listeners])
 
     with demo.stage(name, total, "lists") as advance:
         shown = total * (days - 1)
-        async for done in _watch(made, until=total * days, patience_s=180, what="the materialiser"):
+        async for done in watch(made, until=total * days, patience_s=180, what="the materialiser"):
             advance(done - shown)
             shown = done
-
-
-async def _lists_of(channels: Channels, tenant_id: str) -> int:
-    """All lists of the tenant: listeners live on two dates at once, so dates alone do not say who lacks one."""
-    with tenant_scope(tenant_id):
-        answer = await channels.materialiser.GetListCounts(GetListCountsRequest(), timeout=10)
-    return sum(of_date.lists for of_date in answer.dates)
-
-
-async def read_list(
-    channels: Channels, tenant_id: str, user_id: str, playlist_date: date | None = None
-) -> DailyPlaylist:
-    """The listener's list, waiting for it a moment: it reaches the playlist service by Kafka."""
-    request = GetDailyPlaylistRequest(
-        user_id=user_id, playlist_date=None if playlist_date is None else playlist_date.isoformat()
-    )
-    for _ in range(100):
-        try:
-            answer: GetDailyPlaylistResponse = await channels.lists[tenant_id].GetDailyPlaylist(request, timeout=5)
-        except NotFound:
-            await asyncio.sleep(0.2)
-        else:
-            return answer.playlist
-    raise Unusable(f"There is no list of {user_id} after 20 s: look at the log of playlists.")
-
-
-async def all_lists(channels: Channels, world: TenantWorld) -> dict[str, DailyPlaylist]:
-    """The newest list of each listener who has one, by user id."""
-    room = asyncio.Semaphore(16)
-    stub = channels.lists[world.tenant_id]
-
-    async def one(user_id: str) -> DailyPlaylist | None:
-        async with room:
-            try:
-                answer: GetDailyPlaylistResponse = await patiently(
-                    partial(stub.GetDailyPlaylist, GetDailyPlaylistRequest(user_id=user_id), timeout=10)
-                )
-            except NotFound:
-                return None
-            return answer.playlist
-
-    found = await asyncio.gather(*(one(user_id) for user_id in world.listeners.user_id))
-    return {playlist.user_id: playlist for playlist in found if playlist is not None}
 
 
 async def checked(demo: Demo, channels: Channels) -> None:
@@ -352,22 +246,10 @@ async def feedback(demo: Demo, channels: Channels) -> None:
     show.proof(app.world, user_id, today, tomorrow, banned_artist=banned, disliked_track=disliked)
 
 
-async def feedback_known(channels: Channels, tenant_id: str, user_id: str, count: int) -> None:
-    """Wait until features answers with that many things the listener said."""
-
-    async def known() -> int:
-        with tenant_scope(tenant_id):
-            answer = await channels.features.BatchGet(BatchGetRequest(user_ids=[user_id]), timeout=10)
-        return len(answer.feedback)
-
-    async for _ in _watch(known, until=count, patience_s=60, what="features"):
-        pass
-
-
 async def kill_one(demo: Demo, channels: Channels) -> None:
     """Kill -9 features in the middle of plays; it restarts; every acknowledged play is counted, and once."""
     app = demo.apps[0]
-    before = await _ledger(channels, app.world.tenant_id)
+    before = await ledger(channels, app.world.tenant_id)
     flowing = asyncio.create_task(app.publish_plays(_fresh(app), lambda _: None, page=100))
     await asyncio.sleep(0.5)
     killed, restarted = await demo.deployment.kill("features")
@@ -375,11 +257,11 @@ async def kill_one(demo: Demo, channels: Channels) -> None:
     expected = len(app.sent.acknowledged)
 
     async def total() -> int:
-        return (await _ledger(channels, app.world.tenant_id)).play_events
+        return (await ledger(channels, app.world.tenant_id)).play_events
 
-    async for _ in _watch(total, until=expected, patience_s=90, what="features"):
+    async for _ in watch(total, until=expected, patience_s=90, what="features"):
         pass
-    after = await _ledger(channels, app.world.tenant_id)
+    after = await ledger(channels, app.world.tenant_id)
     show.survived(killed, restarted, before.play_events, len(app.sent.acknowledged), after.play_events)
     if after.play_events != expected:
         raise Unusable(f"{expected} plays were acknowledged and {after.play_events} are counted.")
@@ -395,26 +277,9 @@ def _fresh(app: App) -> Plays:
 
 
 async def numbers(demo: Demo, channels: Channels) -> None:
-    counts = {app.world.tenant_id: await _ledger(channels, app.world.tenant_id) for app in demo.apps}
+    counts = {app.world.tenant_id: await ledger(channels, app.world.tenant_id) for app in demo.apps}
     partitions = [TopicPartition(DEAD_LETTERS.name, number) for number in range(DEAD_LETTERS.partitions)]
     bounds = await channels.events.bounds(partitions)
     dead_letters = sum(found.end - found.start for found in bounds.values())
-    lists = sum([await _lists_of(channels, app.world.tenant_id) for app in demo.apps])
+    lists = sum([await lists_of(channels, app.world.tenant_id) for app in demo.apps])
     show.numbers(demo.apps, counts, dead_letters, lists, demo.stages)
-
-
-async def _watch(ask: Callable[[], Awaitable[int]], *, until: int, patience_s: float, what: str) -> AsyncIterator[int]:
-    """Yield the answer until it is `until`; Unusable when it does not get there, or does not move, within `patience_s`."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            answer = await ask()
-        except MeiriError:
-            answer = -1
-        if answer >= 0:
-            yield answer
-        if answer == until:
-            return
-        if time.monotonic() > deadline:
-            raise Unusable(f"Waited {patience_s:.0f} s for {what}, which is at {answer} of {until}: look at its log.")
-        await asyncio.sleep(0.25)

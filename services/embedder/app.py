@@ -3,7 +3,6 @@
 import asyncio
 
 from meiri.embedding.v1.embedding_service_pb2_grpc import add_EmbeddingServiceServicer_to_server
-from shared.registry import Registry
 
 from services.embedder.engine import Engine
 from services.embedder.servicer import POLICIES, EmbeddingServicer
@@ -12,6 +11,7 @@ from shared.codec.state import ModelRelease, decode_release
 from shared.kafka.broker import KafkaLog
 from shared.kafka.view import TopicView
 from shared.process import clock_of, run, verifier_of
+from shared.registry import Registry
 from shared.rpc.server import Server
 from shared.topics import MODEL_RELEASES
 
@@ -45,6 +45,7 @@ async def serve(settings: EmbedderSettings) -> None:
             announced.get_nowait()
         for _, release in sorted(releases.items()):
             await engine.load(release)
+        engine.caught_up()
         side = [tasks.create_task(releases.failed()), tasks.create_task(_follow(announced, engine))]
         await server.health.set(serving=True)
         await server.serve_until_stopped()

@@ -8,13 +8,13 @@ from typing import Self
 
 import structlog
 import torch
-from shared.registry import Registry, ReleaseRef
-from shared.two_tower.data import Histories, Lists
-from shared.two_tower.scorer import Scorer, Scores
 
 from shared.codec.state import ModelRelease
-from shared.errors import MeiriError
+from shared.errors import Transient
+from shared.registry import Registry, ReleaseRef
 from shared.rpc.errors import Exhausted, FailedPrecondition, NotFound
+from shared.two_tower.data import Histories, Lists
+from shared.two_tower.scorer import Scorer, Scores
 
 log = structlog.get_logger()
 
@@ -38,6 +38,7 @@ class Engine:
         self._threads = threads
         self._serving: dict[str, Serving] = {}
         self._waiting = 0
+        self._caught_up = False
         # Inference and loading each have a thread of their own: the event loop keeps answering health and cancellation,
         # and a release that loads does not hold up the one that serves.
         self._inference = ThreadPoolExecutor(1, "inference")
@@ -57,7 +58,7 @@ class Engine:
         """Verify and load a release, then serve its tenant by it. Never raises: a bad release is a log event."""
         try:
             scorer = await asyncio.get_running_loop().run_in_executor(self._loading, self._open, release)
-        except (MeiriError, OSError, ValueError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a release, the one before it keeps serving
             log.error(
                 "release.load_failed",
                 tenant_id=release.tenant_id,
@@ -74,10 +75,16 @@ class Engine:
         if self._serving.pop(tenant_id, None) is not None:
             log.info("release.dropped", tenant_id=tenant_id)
 
+    def caught_up(self) -> None:
+        """Every release announced so far is loaded: from now on a tenant without one has none."""
+        self._caught_up = True
+
     def serving(self, tenant_id: str) -> Serving:
-        """Raises NotFound while the tenant has no release."""
+        """Raises NotFound where the tenant has no release, Transient while that is not known yet."""
         found = self._serving.get(tenant_id)
         if found is None:
+            if not self._caught_up:
+                raise Transient("The releases are still being loaded: ask again in a second.")
             raise NotFound("no_release", "This tenant has no model release yet: train one, or serve fallback lists.")
         return found
 

@@ -5,13 +5,13 @@ from grpc.aio import ServicerContext
 from meiri.columns.v1.column_pb2 import TrackLists
 from meiri.embedding.v1 import embedding_service_pb2 as pb
 from meiri.embedding.v1.embedding_service_pb2_grpc import EmbeddingServiceServicer
-from shared.two_tower.data import Histories, Lists
 
 from services.embedder.engine import Engine
 from shared.columns import array, column, splits
 from shared.errors import Permanent
 from shared.rpc.policy import Policies, Policy
 from shared.rpc.principal import Scope, principal, require_tenant
+from shared.two_tower.data import Histories, Lists
 
 MAX_USERS = 4096
 MAX_K = 1000

@@ -9,6 +9,8 @@ from shared.topics import DEAD_LETTERS
 
 log = structlog.get_logger()
 
+_LARGEST_VALUE = (4 << 20) - (64 << 10)
+
 
 class DeadLetters:
     def __init__(self, publisher: Publisher) -> None:
@@ -25,6 +27,9 @@ class DeadLetters:
             reason=refusal.reason,
             sentence=str(refusal),
         )
+        if len(letter.value) > _LARGEST_VALUE:  # it filled a record by itself, so no record can hold it and its origin
+            letter.ClearField("value")
+            letter.sentence += " Its value is too large for a dead letter: read it where it came from."
         partition = record.partition % DEAD_LETTERS.partitions
         await self._publisher.send(DEAD_LETTERS, partition, record.key, letter.SerializeToString(), record.headers)
         log.warning(

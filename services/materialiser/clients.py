@@ -1,6 +1,6 @@
 """What the materialiser asks of features and the embedder, as columns."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,17 +43,16 @@ class FeatureClient:
     def __init__(self, opened: Channel) -> None:
         self._stub = UserFeatureServiceStub(opened)
 
-    async def users(self, tenant_id: str) -> list[str]:
-        """Every user features knows."""
-        found: list[str] = []
+    async def users(self, tenant_id: str) -> AsyncIterator[list[str]]:
+        """Every user features knows, page by page."""
         page_token = ""
-        with tenant_scope(tenant_id):
-            while True:
+        while True:
+            with tenant_scope(tenant_id):
                 answer = await self._stub.ListUsers(features.ListUsersRequest(page_size=PAGE, page_token=page_token))
-                found.extend(answer.user_ids)
-                page_token = answer.next_page_token
-                if not page_token:
-                    return found
+            yield list(answer.user_ids)
+            page_token = answer.next_page_token
+            if not page_token:
+                return
 
     async def histories(self, tenant_id: str, user_ids: Sequence[str]) -> Histories:
         with tenant_scope(tenant_id):

@@ -19,6 +19,3 @@ class MaterialiserSettings(ServiceSettings):
     )
     features_address: str = Field(description="the host and port of the features service", examples=["127.0.0.1:7403"])
     embedder_address: str = Field(description="the host and port of the embedder", examples=["127.0.0.1:7405"])
-    materialiser_tick_s: float = Field(
-        default=5.0, gt=0, description="how often, in seconds, it looks for new listeners and due lists", examples=["5"]
-    )

@@ -1,25 +1,25 @@
 """Due instants, leases and the lists themselves in Postgres.
 
-A batch goes through here in this order: `claim` → `unpublished` (lists an earlier worker stored and did not publish) →
-`recommended` → `store` → publish → `finish`. Every write names the lease's epoch, so a worker that lost its lease writes
-nothing.
+A batch goes through here in this order: `claim` → `stored` (lists that are there already) → `recommended` → `store` →
+publish → `finish`. Every write names the lease's epoch, so a worker that lost its lease writes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
 from shared.postgres import Database
 
-LEASE_S = 20
-"""How long a worker may take for a batch before another may take it over; batches take a second or two."""
+LEASE_S = 20.0
+"""A lease that its worker did not renew for so long goes to the next one that asks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to make one user's list, until another epoch."""
+    """The right to make one user's list, until another epoch; `zone` is the IANA name of the user's zone."""
 
     user_id: str
+    zone: str
     epoch: int
 
 
@@ -34,6 +34,7 @@ class MadeList:
     track_keys: list[int]
     fallback: int
     trace_id: str
+    published: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,14 @@ class Counts:
     dates: list[tuple[date, int, int]]
 
 
+# A user not seen before is due now; so is one whose zone changed, since it may have begun another day.
+WATCH = """
+INSERT INTO due (tenant_id, user_id, zone, due_at)
+SELECT $1, user_id, zone, $4 FROM unnest($2::text[], $3::text[]) AS seen (user_id, zone) ORDER BY user_id
+ON CONFLICT (tenant_id, user_id) DO UPDATE
+SET zone = excluded.zone, due_at = least(due.due_at, excluded.due_at) WHERE due.zone <> excluded.zone
+"""
+
 CLAIM = """
 WITH picked AS (
     SELECT user_id FROM due
@@ -53,20 +62,25 @@ WITH picked AS (
 )
 UPDATE due SET lease_until = clock_timestamp() + $4 * interval '1 second', epoch = epoch + 1
 FROM picked WHERE due.tenant_id = $1 AND due.user_id = picked.user_id
-RETURNING due.user_id, due.epoch
+RETURNING due.user_id, due.zone, due.epoch
 """
 
-ADD_USERS = """
-INSERT INTO due (tenant_id, user_id, due_at)
-SELECT $1, user_id, $3 FROM unnest($2::text[]) AS user_id ORDER BY user_id
-ON CONFLICT DO NOTHING
+HOLD = """
+UPDATE due SET lease_until = clock_timestamp() + $4 * interval '1 second'
+FROM unnest($2::text[], $3::bigint[]) AS held (user_id, epoch)
+WHERE due.tenant_id = $1 AND due.user_id = held.user_id AND due.epoch = held.epoch
 """
 
-# A list that exists already was made by a worker that died: its bytes are published, not new ones.
+# A list of the date that exists already was made by a worker that died: its bytes are published, not new ones. So are
+# those of an earlier date that nobody lived to publish.
 STORED = """
-SELECT list.user_id, list.playlist_date, list.version, list.message, list.track_keys, list.fallback, list.trace_id
-FROM daily_list AS list JOIN unnest($2::text[], $3::date[]) AS wanted (user_id, playlist_date)
-  ON list.tenant_id = $1 AND list.user_id = wanted.user_id AND list.playlist_date = wanted.playlist_date
+SELECT user_id, playlist_date, version, message, track_keys, fallback, trace_id, published
+FROM daily_list JOIN unnest($2::text[], $3::date[]) AS wanted (user_id, playlist_date) USING (user_id, playlist_date)
+WHERE tenant_id = $1
+UNION ALL
+SELECT user_id, playlist_date, version, message, track_keys, fallback, trace_id, published
+FROM daily_list JOIN unnest($2::text[], $3::date[]) AS wanted (user_id, wanted_date) USING (user_id)
+WHERE tenant_id = $1 AND NOT published AND playlist_date <> wanted_date
 """
 
 STORE = """
@@ -78,6 +92,7 @@ FROM unnest($2::text[], $3::date[], $4::integer[], $5::bytea[], $6::text[], $7::
 JOIN due ON due.tenant_id = $1 AND due.user_id = made.user_id AND due.epoch = made.epoch
 ORDER BY made.user_id
 ON CONFLICT DO NOTHING
+RETURNING user_id
 """
 
 PUBLISHED = """
@@ -86,17 +101,16 @@ FROM unnest($2::text[], $3::date[]) AS done (user_id, playlist_date)
 WHERE list.tenant_id = $1 AND list.user_id = done.user_id AND list.playlist_date = done.playlist_date
 """
 
+# A user whose zone changed meanwhile stays due: the instant was computed for the zone before.
 ADVANCE = """
-UPDATE due SET due_at = done.due_at, lease_until = '-infinity'
-FROM unnest($2::text[], $3::timestamptz[], $4::bigint[]) AS done (user_id, due_at, epoch)
+UPDATE due SET due_at = CASE WHEN due.zone = done.zone THEN done.due_at ELSE due.due_at END, lease_until = '-infinity'
+FROM unnest($2::text[], $3::text[], $4::bigint[], $5::timestamptz[]) AS done (user_id, zone, epoch, due_at)
 WHERE due.tenant_id = $1 AND due.user_id = done.user_id AND due.epoch = done.epoch
 """
 
 RECOMMENDED = """
-SELECT user_id, max(playlist_date) AS playlist_date, track_key
-FROM daily_list, unnest(track_keys) AS track_key
+SELECT user_id, playlist_date, track_keys FROM daily_list
 WHERE tenant_id = $1 AND user_id = ANY($2) AND playlist_date >= $3
-GROUP BY user_id, track_key ORDER BY user_id, track_key
 """
 
 COUNTS = """
@@ -115,37 +129,36 @@ class Store:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def add_users(self, tenant_id: str, user_ids: Sequence[str], now: datetime) -> None:
-        """Users not seen before are due now; the others stay as they are."""
-        await self._db.execute(ADD_USERS, tenant_id, list(user_ids), now)
-
-    async def due_again(self, tenant_id: str, user_id: str, now: datetime) -> None:
-        """A changed zone may begin a new day: look at the user now."""
-        await self._db.execute(
-            "UPDATE due SET due_at = least(due_at, $3) WHERE tenant_id = $1 AND user_id = $2", tenant_id, user_id, now
-        )
+    async def watch(self, tenant_id: str, zones: Mapping[str, str], now: datetime) -> None:
+        """Make lists for these users from now on, by the dates of these zones (user id → IANA name)."""
+        await self._db.execute(WATCH, tenant_id, list(zones), list(zones.values()), now)
 
     async def claim(self, tenant_id: str, now: datetime, limit: int) -> list[Lease]:
         rows = await self._db.fetch(CLAIM, tenant_id, now, limit, LEASE_S)
-        return sorted((Lease(row["user_id"], row["epoch"]) for row in rows), key=lambda lease: lease.user_id)
+        return sorted((Lease(**dict(row)) for row in rows), key=lambda lease: lease.user_id)
 
-    async def stored(self, tenant_id: str, dates: dict[str, date]) -> dict[str, MadeList]:
-        """The lists that exist already for these users' dates."""
+    async def hold(self, tenant_id: str, leases: Sequence[Lease], seconds: float = LEASE_S) -> None:
+        """Renew the leases that are still ours; 0 gives them back."""
+        users, epochs = [lease.user_id for lease in leases], [lease.epoch for lease in leases]
+        await self._db.execute(HOLD, tenant_id, users, epochs, seconds)
+
+    async def stored(self, tenant_id: str, dates: Mapping[str, date]) -> list[MadeList]:
+        """The lists that exist already for these users' dates, and older ones that were not published."""
         rows = await self._db.fetch(STORED, tenant_id, list(dates), list(dates.values()))
-        return {row["user_id"]: MadeList(**dict(row)) for row in rows}
+        return [MadeList(**dict(row)) for row in rows]
 
     async def recommended(
         self, tenant_id: str, user_ids: Sequence[str], since: date
-    ) -> dict[str, list[tuple[int, date]]]:
-        """What was recommended to each user from `since` on: (signed track key, newest playlist date)."""
-        found: dict[str, list[tuple[int, date]]] = {user_id: [] for user_id in user_ids}
+    ) -> dict[str, list[tuple[date, list[int]]]]:
+        """What was recommended to each user from `since` on: (playlist date, signed track keys)."""
+        found: dict[str, list[tuple[date, list[int]]]] = {user_id: [] for user_id in user_ids}
         for row in await self._db.fetch(RECOMMENDED, tenant_id, list(user_ids), since):
-            found[row["user_id"]].append((row["track_key"], row["playlist_date"]))
+            found[row["user_id"]].append((row["playlist_date"], row["track_keys"]))
         return found
 
-    async def store(self, tenant_id: str, lists: Sequence[MadeList], epochs: dict[str, int]) -> None:
-        """Keep the bytes unpublished. Where a list of the date exists, or the lease is lost, nothing is written."""
-        await self._db.execute(
+    async def store(self, tenant_id: str, lists: Sequence[MadeList], epochs: Mapping[str, int]) -> set[str]:
+        """Keep the bytes, unpublished. Returns the users whose list this is: the others have one, or the lease is lost."""
+        rows = await self._db.fetch(
             STORE,
             tenant_id,
             [made.user_id for made in lists],
@@ -157,17 +170,33 @@ class Store:
             [made.trace_id for made in lists],
             [epochs[made.user_id] for made in lists],
         )
+        return {row["user_id"] for row in rows}
 
     async def finish(
-        self, tenant_id: str, dates: dict[str, date], due: dict[str, datetime], epochs: dict[str, int]
+        self,
+        tenant_id: str,
+        published: Collection[MadeList],
+        leases: Sequence[Lease],
+        due: Mapping[str, datetime],
     ) -> None:
-        """After the acknowledgement: mark the lists of `dates` published and move the users' due instants, in one step."""
-        users = sorted(due)
+        """After the acknowledgement: mark the lists published and move the users' due instants, in one step."""
         async with self._db.transaction() as tx:
-            await tx.execute(PUBLISHED, tenant_id, list(dates), list(dates.values()))
-            await tx.execute(ADVANCE, tenant_id, users, [due[user] for user in users], [epochs[user] for user in users])
+            await tx.execute(
+                PUBLISHED,
+                tenant_id,
+                [item.user_id for item in published],
+                [item.playlist_date for item in published],
+            )
+            await tx.execute(
+                ADVANCE,
+                tenant_id,
+                [lease.user_id for lease in leases],
+                [lease.zone for lease in leases],
+                [lease.epoch for lease in leases],
+                [due[lease.user_id] for lease in leases],
+            )
 
     async def counts(self, tenant_id: str, now: datetime) -> Counts:
-        row = await self._db.fetchrow(COUNTS, tenant_id, now)
+        (row,) = await self._db.fetch(COUNTS, tenant_id, now)
         dates = await self._db.fetch(DATES, tenant_id)
         return Counts(row["users"], row["due"], [(d["playlist_date"], d["lists"], d["fallbacks"]) for d in dates])

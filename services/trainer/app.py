@@ -7,19 +7,15 @@ was nothing to train on).
 
 import argparse
 import asyncio
-import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import structlog
-from shared.two_tower.train import Progress
 
 from services.trainer.archive import Archive
 from services.trainer.handler import Collector
 from services.trainer.settings import TrainerSettings
-from services.trainer.training import train
 from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_at_least_once
 from shared.process import clock_of, run, verifier_of
@@ -67,25 +63,34 @@ async def serve(settings: TrainerSettings) -> None:
 
 
 async def _schedule(settings: TrainerSettings, archive: Archive) -> None:
-    """Train tenants with new plays, each in a process of its own, so that collecting and health go on meanwhile."""
+    """Train a tenant whose plays have doubled, or whose last training is an interval ago and who has new ones.
+
+    Each training is a process of its own, so that collecting and health go on meanwhile.
+    """
     if not settings.trainer_interval_s:
         return
     trained: dict[str, tuple[float, int]] = {}
     while True:
         for tenant_id, rows in sorted((await asyncio.to_thread(archive.tenants)).items()):
-            at, rows_then = trained.get(tenant_id, (float("-inf"), 0))
-            if rows > rows_then and time.monotonic() - at >= settings.trainer_interval_s:
+            at, rows_then = trained.get(tenant_id, (0.0, 0))
+            late = time.monotonic() - at >= settings.trainer_interval_s
+            if rows >= 2 * rows_then or (rows > rows_then and late):
+                status = await _train_apart(tenant_id)
                 trained[tenant_id] = time.monotonic(), rows
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "services.trainer", "train", "--tenant", tenant_id
-                )
-                try:
-                    status = await process.wait()
-                finally:
-                    if process.returncode is None:
-                        process.terminate()
                 log.info("training.ended", tenant_id=tenant_id, status=status)
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _train_apart(tenant_id: str) -> int:
+    """The exit status of `train`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.trainer", "train", "--tenant", tenant_id
+    )
+    try:
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
 
 
 def main() -> None:
@@ -99,13 +104,11 @@ def main() -> None:
         run("trainer", TrainerSettings, serve)
         return
 
-    async def train_now(settings: TrainerSettings) -> None:
-        def tell(progress: Progress) -> None:
-            if arguments.progress:
-                sys.stderr.write(json.dumps(asdict(progress)) + "\n")
-                sys.stderr.flush()
+    # Torch takes seconds and 300 MB, and collecting needs none of it.
+    from services.trainer.training import tell, train  # noqa: PLC0415
 
-        decision = await train(settings, arguments.tenant, tell)
+    async def train_now(settings: TrainerSettings) -> None:
+        decision = await train(settings, arguments.tenant, tell if arguments.progress else lambda _: None)
         if decision is None:
             raise SystemExit(NOTHING_TO_TRAIN_ON)
         if not decision.passed:

@@ -6,6 +6,7 @@ may come again, for ever: readers keep one row per (tenant, user, event_id).
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -37,6 +38,7 @@ SCHEMA = pa.schema(
 class Archive:
     def __init__(self, folder: Path) -> None:
         self._plays = folder / "plays"
+        self._counted: dict[Path, Counter[str]] = {}
 
     def write(self, partition: int, first_offset: int, last_offset: int, events: Sequence[AcceptedEvent]) -> int:
         """Store the events of one run of offsets, durably, and return the number of files. Twice is once."""
@@ -64,13 +66,14 @@ class Archive:
             seen.values(), key=lambda event: (event.user_id, event.track_id, event.started_at_ms, event.event_id)
         )
 
-    def tenants(self) -> dict[str, int]:
-        """How many rows, repeats included, the archive holds of each tenant."""
-        counts: dict[str, int] = {}
-        for file in self._files():
-            for value in pq.read_table(file, columns=["tenant_id"]).column(0).value_counts().to_pylist():
-                counts[value["values"]] = counts.get(value["values"], 0) + value["counts"]
-        return counts
+    def tenants(self) -> Counter[str]:
+        """How many rows, repeats included, the archive holds of each tenant. A file is read the first time only."""
+        files = self._files()
+        for file in files:
+            if file not in self._counted:
+                counts = pq.read_table(file, columns=["tenant_id"]).column(0).value_counts().to_pylist()
+                self._counted[file] = Counter({value["values"]: value["counts"] for value in counts})
+        return sum((self._counted[file] for file in files), Counter())
 
     def _files(self) -> list[Path]:
         return sorted(self._plays.glob("received_day=*/*.parquet"))

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import numpy as np
-from shared.two_tower.data import Plays, TrackFeatures
 
 from shared.codec.plays import AcceptedEvent
 from shared.codec.state import Track
 from shared.ids import track_key
 from shared.plays.grouping import PlayEventRow, group
+from shared.two_tower.data import Plays, TrackFeatures
 
 
 def track_features(tracks: Iterable[Track]) -> TrackFeatures:

@@ -18,6 +18,20 @@ class Collector:
         self._archive = archive
 
     async def __call__(self, partition: TopicPartition, records: Sequence[Record]) -> None:
+        events, files, unreadable = await asyncio.to_thread(self._store, partition.partition, records)
+        log.info(
+            "archive.written",
+            partition=partition.partition,
+            first_offset=records[0].offset,
+            last_offset=records[-1].offset,
+            events=events,
+            files=files,
+            trace_id=trace_of(records[-1]),
+        )
+        if unreadable:
+            log.error("archive.unreadable", partition=partition.partition, records=unreadable)
+
+    def _store(self, partition: int, records: Sequence[Record]) -> tuple[int, int, int]:
         events: list[AcceptedEvent] = []
         unreadable = 0
         for record in records:
@@ -25,16 +39,5 @@ class Collector:
                 events.extend(decode_plays(record.value or b""))
             except Permanent:  # features dead-letters the same record; here it only must not stop the archive
                 unreadable += 1
-        first, last = records[0].offset, records[-1].offset
-        files = await asyncio.to_thread(self._archive.write, partition.partition, first, last, events)
-        log.info(
-            "archive.written",
-            partition=partition.partition,
-            first_offset=first,
-            last_offset=last,
-            events=len(events),
-            files=files,
-            trace_id=trace_of(records[-1]),
-        )
-        if unreadable:
-            log.error("archive.unreadable", partition=partition.partition, records=unreadable)
+        files = self._archive.write(partition, records[0].offset, records[-1].offset, events)
+        return len(events), files, unreadable

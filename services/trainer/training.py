@@ -1,17 +1,17 @@
 """Train: archive and catalogue → columns → towers → gate → registry → announcement. One tenant, one run, top to bottom."""
 
 import asyncio
+import json
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import structlog
 import torch
-from shared.registry import Registry, ReleaseContent
-from shared.two_tower.gate import GateDecision, train_and_judge
-from shared.two_tower.train import Progress
 
 from services.trainer.archive import Archive
 from services.trainer.dataset import listens, track_features
@@ -22,7 +22,10 @@ from shared.kafka.broker import KafkaLog
 from shared.kafka.producer import Producer
 from shared.kafka.view import TopicView
 from shared.process import clock_of
+from shared.registry import Registry, ReleaseContent
 from shared.topics import MODEL_RELEASES, TRACKS
+from shared.two_tower.gate import GateDecision, train_and_judge
+from shared.two_tower.train import Progress
 
 log = structlog.get_logger()
 
@@ -63,6 +66,12 @@ async def train(settings: TrainerSettings, tenant_id: str, progress: Callable[[P
             )
         log.info("release.published", release_id=release_id, uri=reference.uri, **facts)
         return decision
+
+
+def tell(progress: Progress) -> None:
+    """One JSON line per epoch to stderr, for whoever shows a progress bar."""
+    sys.stderr.write(json.dumps(asdict(progress)) + "\n")
+    sys.stderr.flush()
 
 
 async def _catalogue(events: KafkaLog, tenant_id: str) -> list[Track]:

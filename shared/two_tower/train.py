@@ -39,16 +39,18 @@ class Recipe:
     dim: int = 64
     epochs: int = 12
     batch_rows: int = 256
-    learning_rate: float = 4e-3
+    learning_rate: float = 2e-3
     weight_decay: float = 0.01
     hidden_share: float = 0.3
     dropped_inputs: float = 0.2
-    dropped_ids: float = 0.15
+    dropped_ids: float = 0.2
     averaging: float = 0.99
     exact_up_to: int = 20_000
     """Played tracks up to which the softmax is exact."""
     negatives: int = 4096
     """Tracks drawn per batch where it is not."""
+    sessions_per_user: int = 2
+    """Session rows in an epoch for each user row, drawn anew each time: more would drown the users, and cost as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def train(
     played = np.flatnonzero(play_counts)
     row_of = np.zeros(len(tracks), np.int32)
     row_of[played] = np.arange(len(played))
-    rows = training_rows(Plays(plays.user, row_of[plays.track], plays.started_at_ms), until_ms)
+    rows, user_rows = training_rows(Plays(plays.user, row_of[plays.track], plays.started_at_ms), until_ms)
     inputs = all_inputs.take(torch.from_numpy(played))
 
     towers = Towers(
@@ -109,8 +111,9 @@ def train(
     steps, loss_of_epoch = 0, 0.0
     for epoch in range(1, recipe.epochs + 1):
         began, summed, targets = time.perf_counter(), torch.zeros(()), 0
-        order = rng.permutation(len(rows))
-        for first in range(0, len(rows), recipe.batch_rows):
+        sessions = rng.permutation(np.arange(user_rows, len(rows)))[: recipe.sessions_per_user * user_rows]
+        order = rng.permutation(np.concatenate((np.arange(user_rows), sessions)))
+        for first in range(0, len(order), recipe.batch_rows):
             batch = make_batch(rows, order[first : first + recipe.batch_rows], len(inputs), recipe, rng)
             if len(batch.target_row) == 0:
                 continue
@@ -132,7 +135,7 @@ def train(
         loss_of_epoch = float(summed) / max(targets, 1)
         if not np.isfinite(loss_of_epoch):
             raise Permanent("training_diverged", f"The loss is no number in epoch {epoch}: look for broken plays.")
-        progress(Progress(epoch, recipe.epochs, loss_of_epoch, len(rows) / (time.perf_counter() - began)))
+        progress(Progress(epoch, recipe.epochs, loss_of_epoch, len(order) / (time.perf_counter() - began)))
 
     with torch.no_grad():
         for weight, average in zip(weights, averaged, strict=True):
@@ -140,8 +143,8 @@ def train(
     return Trained(towers, all_inputs, play_counts, loss_of_epoch)
 
 
-def training_rows(plays: Plays, until_ms: int) -> HistoryRows:
-    """One row for each user and one for each session, those with at least two different tracks."""
+def training_rows(plays: Plays, until_ms: int) -> tuple[HistoryRows, int]:
+    """One row for each user, then one for each session, those with at least two different tracks; how many are users."""
     order = np.lexsort((plays.started_at_ms, plays.user))
     user, track, started = plays.user[order], plays.track[order], plays.started_at_ms[order]
     new_user = np.diff(user, prepend=-1) != 0
@@ -152,12 +155,13 @@ def training_rows(plays: Plays, until_ms: int) -> HistoryRows:
     splits = np.concatenate((of_users.splits, of_users.splits[-1] + of_sessions.splits[1:]))
     kept = np.flatnonzero(np.diff(splits) >= 2)
     entries, kept_splits = ragged_take(splits, kept)
-    return HistoryRows(
+    rows = HistoryRows(
         kept_splits,
         np.concatenate((of_users.track, of_sessions.track))[entries],
         np.concatenate((of_users.listens, of_sessions.listens))[entries],
         np.concatenate((of_users.age_days, of_sessions.age_days))[entries],
     )
+    return rows, int((kept < len(of_users)).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

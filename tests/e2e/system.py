@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from infra.demo import asking
 from infra.demo import run as stages
 from infra.demo.check import Findings, Said, check, combined, histories
 from infra.demo.world import Plays, TenantWorld, World, generate
@@ -22,7 +23,7 @@ class System:
     """A running deployment and what was sent to it so far; `held_back` are plays of each tenant not sent yet."""
 
     demo: stages.Demo
-    channels: stages.Channels
+    channels: asking.Channels
     admin: Database
     held_back: list[Plays]
 
@@ -36,7 +37,7 @@ class System:
             [
                 check(
                     app.world,
-                    await stages.all_lists(self.channels, app.world),
+                    await asking.all_lists(self.channels, app.world),
                     histories(app.world),
                     (said or {}).get(app.world.tenant_id),
                 )
@@ -55,7 +56,7 @@ async def running(name: str, world: World, *, held_back: float = 0.0) -> AsyncIt
         Database.open(deployment.servers.admin_url, pool_size=2) as admin,
     ):
         demo = stages.Demo(deployment, World(tuple(tenant for tenant, _ in parts)))
-        channels = await stages.open_channels(demo, stack)
+        channels = await asking.open_channels(deployment, stack)
         await stages.feed(demo, stack, channels)
         await stages.counted(demo, channels)
         await stages.train(demo, channels)

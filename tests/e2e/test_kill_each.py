@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+from infra.demo import asking
 from infra.demo import run as stages
 from infra.demo.feed import resent
 from services.trainer.archive import Archive
@@ -57,6 +58,6 @@ async def test_nothing_is_lost_or_doubled_whatever_is_killed() -> None:
                 }
                 assert {(row["lists"], row["dates"]) for row in lists} == {(2, 2)}
             catalogue = set(app.world.tracks.track_id)
-            for playlist in (await stages.all_lists(system.channels, app.world)).values():
+            for playlist in (await asking.all_lists(system.channels, app.world)).values():
                 assert playlist.tenant_id == tenant_id
                 assert {song.track_id for song in playlist.recommendations} <= catalogue

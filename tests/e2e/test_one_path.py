@@ -10,6 +10,7 @@ from meiri.feedback.v1.feedback_service_pb2 import SendFeedbackRequest
 from meiri.feedback.v1.feedback_service_pb2_grpc import FeedbackServiceStub
 from meiri.playlist.v1.playlist_service_pb2 import GetDailyPlaylistRequest
 
+from infra.demo import asking
 from infra.demo import run as stages
 from infra.demo.check import Said
 from shared.clock import move_to
@@ -46,7 +47,7 @@ async def test_every_listener_of_both_tenants_has_one_true_list(system: System) 
 
 async def test_an_app_reads_no_list_of_another_tenant(system: System) -> None:
     aurora, birch = system.demo.apps
-    lists = await stages.all_lists(system.channels, birch.world)
+    lists = await asking.all_lists(system.channels, birch.world)
     # User ids are the same in both tenants, so a forgotten tenant would answer with the other's list.
     for user_id in birch.world.listeners.user_id[:20]:
         assert lists[user_id].tenant_id == "birch"
@@ -65,7 +66,7 @@ async def test_a_service_is_not_an_app(system: System) -> None:
 async def test_feedback_holds_in_the_next_days_list_and_every_list_stays_true(system: System) -> None:
     app = system.demo.apps[0]
     tenant_id, user_id = app.world.tenant_id, app.world.listeners.user_id[int(app.world.plays.user[0])]
-    today = await stages.read_list(system.channels, tenant_id, user_id)
+    today = await asking.read_list(system.channels, tenant_id, user_id)
     banned, disliked = today.recommendations[0].artist_id, today.recommendations[-1].track_id
     for event in (
         FeedbackEvent(kind=FeedbackKind.FEEDBACK_KIND_BAN, artist_id=banned),
@@ -74,10 +75,10 @@ async def test_feedback_holds_in_the_next_days_list_and_every_list_stays_true(sy
         event.event_id, event.user_id = new_event_id(0), user_id
         event.given_at.FromDatetime(datetime.now(UTC))
         await system.channels.feedback[tenant_id].SendFeedback(SendFeedbackRequest(event=event), timeout=10)
-    await stages.feedback_known(system.channels, tenant_id, user_id, 2)
+    await asking.feedback_known(system.channels, tenant_id, user_id, 2)
     move_to(system.deployment.clock_file, datetime.now(UTC) + timedelta(days=1))
     await stages.lists_made(system.demo, system.channels, "Tomorrow's lists", days=2)
-    tomorrow = await stages.read_list(
+    tomorrow = await asking.read_list(
         system.channels, tenant_id, user_id, date.fromisoformat(today.playlist_date) + timedelta(days=1)
     )
     assert len(tomorrow.recommendations) == len(today.recommendations)

@@ -209,6 +209,13 @@ async def test_a_record_that_cannot_be_counted_goes_to_the_dead_letters_and_the_
     assert (letter.source_topic, letter.source_partition, letter.source_offset) == (PLAYS.name, partition, 0)
 
 
+async def test_a_poison_record_too_large_for_a_dead_letter_leaves_its_origin_there(state: State) -> None:
+    await state.source.apply([Delivered(PLAYS.name, 0, 0, 0, None, b"\xff" * (4 << 20), ())], contiguous)
+    letter = DeadLetter.FromString(state.log.records(DEAD_LETTERS)[0].value or b"")
+    assert (letter.value, letter.source_topic, letter.source_offset) == (b"", PLAYS.name, 0)
+    assert "too large" in letter.sentence
+
+
 async def test_records_that_were_skipped_are_noticed_and_nothing_of_them_is_stored(state: State) -> None:
     records = [record for record in records_of(hard_events(5, 200), size=5) if record.partition == 1]
     await state.source.apply(records[:2], contiguous)

@@ -134,7 +134,7 @@ class _SlowPublisher:
 
 async def test_calls_are_shed_while_too_much_waits_for_kafka_imports_first() -> None:
     kafka = _SlowPublisher()
-    door = PlayEvents(kafka, Clock(), max_in_flight_bytes=400)  # type: ignore[arg-type]
+    door = PlayEvents(kafka, Clock(), max_in_flight_bytes=300)  # type: ignore[arg-type]
     first = asyncio.create_task(door.PublishPlays(PublishPlaysRequest(events=[_event(n) for n in range(3)]), None))
     await asyncio.sleep(0)
     with pytest.raises(Exhausted):

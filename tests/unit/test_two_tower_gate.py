@@ -63,9 +63,12 @@ def test_model_trained_on_shuffled_labels_is_refused_on_real_histories() -> None
     nothing = np.full(len(tracks), -1, np.int32)
     bare = replace(tracks, artist=nothing, genre=nothing, tag_weights=np.zeros_like(tracks.tag_weights))
     until = int(plays.started_at_ms.max()) + 1 - DAY_MS
-    shuffled = Plays(plays.user, np.random.default_rng(0).permutation(plays.track), plays.started_at_ms)
+    earlier = plays.started_at_ms < until
+    track = plays.track.copy()
+    track[earlier] = np.random.default_rng(0).permutation(track[earlier])
+    shuffled = Plays(plays.user, track, plays.started_at_ms)
     before, targets = last_day(bare, plays, until)
-    baseline = popularity(bare, plays.where(plays.started_at_ms < until), until, before, targets)
+    baseline = popularity(bare, plays.where(earlier), until, before, targets)
     for of, passed in ((plays, True), (shuffled, False)):
         content, _ = train_and_judge(bare, of, now_ms=NOW_MS, seed=1, recipe=QUICK)
         decision = decide(evaluate(Scorer(content).score, before, targets), baseline)

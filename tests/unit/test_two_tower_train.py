@@ -123,7 +123,8 @@ def test_rows_are_users_and_sessions_of_at_least_two_tracks() -> None:
     user = np.array([0, 0, 0, 0, 1], np.int32)
     track = np.array([4, 5, 4, 6, 9], np.int32)
     at = NOW_MS - DAY_MS + np.array([0, 10, 20, 300, 0], np.int64) * minute
-    rows = training_rows(Plays(user, track, at), NOW_MS)
+    rows, user_rows = training_rows(Plays(user, track, at), NOW_MS)
+    assert user_rows == 1
     assert rows.splits.tolist() == [0, 3, 5], "one user of three tracks, one session of two"
     assert rows.track.tolist() == [4, 5, 6, 4, 5]
     assert rows.listens.tolist() == [2, 1, 1, 2, 1]

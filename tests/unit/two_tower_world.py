@@ -8,7 +8,7 @@ from shared.two_tower.train import Recipe
 
 NOW_MS = 1_700_000_000_000
 TASTES, ARTISTS, TRACKS = 6, 60, 480
-QUICK = Recipe(dim=16, epochs=8, batch_rows=128)
+QUICK = Recipe(dim=16, epochs=8, batch_rows=128, learning_rate=4e-3)
 
 
 def world(seed: int = 0, users: int = 150, plays_each: int = 60) -> tuple[TrackFeatures, Plays]:

@@ -3,6 +3,8 @@
 CREATE TABLE due (
     tenant_id text COLLATE "C" NOT NULL,
     user_id text COLLATE "C" NOT NULL,
+    -- The IANA zone whose dates are the listener's days.
+    zone text NOT NULL,
     -- By the services' clock (shared/clock), which tests may move.
     due_at timestamptz NOT NULL,
     -- By the database's clock, which nobody moves.
@@ -29,6 +31,7 @@ CREATE TABLE daily_list (
     published boolean NOT NULL DEFAULT false,
     PRIMARY KEY (tenant_id, user_id, playlist_date)
 );
+CREATE INDEX daily_list_unpublished ON daily_list (tenant_id, user_id) WHERE NOT published;
 
 -- migrate:down
 DROP TABLE daily_list;
