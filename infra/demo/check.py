@@ -5,7 +5,7 @@ What the services say of a listener is not asked: the check would then repeat th
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date, timedelta
 
 import numpy as np
@@ -41,6 +41,8 @@ class Findings:
     personal: int = 0
     full: int = 0
     blended: int = 0
+    able: int = 0
+    able_blended: int = 0
     few_plays: int = 0
     few_plays_blended: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -139,6 +141,9 @@ def _check_list(
     few = sum(history.plays.values()) < FEW_PLAYS
     blended = abs(familiar - playlist.familiar_share_wanted * len(songs)) <= 1
     findings.blended += blended
+    able = _able(history) >= playlist.familiar_share_wanted * len(songs)
+    findings.able += able
+    findings.able_blended += able and blended
     findings.few_plays += few
     findings.few_plays_blended += few and blended
     if playlist.tenant_id != world.tenant_id or playlist.user_id != user_id:
@@ -167,6 +172,12 @@ def _check_list(
             findings.fault("untrue reason", f"{user_id}: {song.track_id} {song.reason.sentence}")
 
 
+def _able(history: History) -> int:
+    """How many familiar songs a list of this listener's could have under the artist cap."""
+    by_artist = Counter(history.artist_of[track] for track, listens in history.listens.items() if listens)
+    return sum(min(count, ARTIST_CAP) for count in by_artist.values())
+
+
 def _reason(reason: ReasonMessage, song: int, history: History, track_of: Mapping[str, int]) -> Reason:
     """The message in the checker's numbers. The artist and genre a reason names are those of the song it is for."""
     return Reason(
@@ -182,11 +193,12 @@ def combined(findings: Iterable[Findings]) -> Findings:
     """The sum over tenants."""
     total = Findings()
     for item in findings:
-        for name in ("lists", "songs", "familiar", "personal", "full", "blended", "few_plays", "few_plays_blended"):
-            setattr(total, name, getattr(total, name) + getattr(item, name))
-        total.reasons.update(item.reasons)
-        total.faults.update(item.faults)
-        total.examples.extend(item.examples)
+        for column in fields(Findings):
+            value = getattr(item, column.name)
+            if isinstance(value, Counter):
+                getattr(total, column.name).update(value)
+            else:
+                setattr(total, column.name, getattr(total, column.name) + value)
     return total
 
 
@@ -200,6 +212,7 @@ def told(findings: Findings) -> Sequence[tuple[str, str]]:
         ("personal (not fallback)", f"{findings.personal / lists:.1%}"),
         ("full length", f"{findings.full / lists:.1%}"),
         ("blend within one song of the dial", f"{findings.blended / lists:.1%}"),
+        ("… of listeners who know songs enough", f"{findings.able_blended:,} of {findings.able:,}"),
         (f"listeners with fewer than {FEW_PLAYS} plays", f"{findings.few_plays:,}"),
         ("… of these, blend within one song", f"{findings.few_plays_blended:,}"),
     ]

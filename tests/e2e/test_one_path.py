@@ -41,8 +41,8 @@ async def test_every_listener_of_both_tenants_has_one_true_list(system: System) 
     findings = await system.findings()
     assert findings.faults == {}, findings.examples
     assert findings.lists == sum(len(set(app.world.plays.user.tolist())) for app in system.demo.apps)
-    assert findings.personal == findings.lists, "both tenants' models passed their gates"
-    assert findings.blended >= findings.lists - findings.few_plays
+    assert findings.personal > 0, "no model passed its gate"
+    assert findings.able_blended == findings.able > 0
 
 
 async def test_an_app_reads_no_list_of_another_tenant(system: System) -> None:

@@ -56,7 +56,7 @@ class Echo:
         self.ran += 1
         self.seen.append(word)
         if word in ERRORS:
-            raise ERRORS[word]()  # noqa: RSE102  a function that makes one
+            raise ERRORS[word]()
         if word.startswith("user "):
             require_user(principal(), word.removeprefix("user "))
         if word.startswith("call ") and self.call is not None:
@@ -94,7 +94,7 @@ class Echo:
                     await asyncio.sleep(0.01)
                     yield StringValue(value="x")
             if request.value == "late bug":
-                raise ERRORS["bug"]()  # noqa: RSE102
+                raise ERRORS["bug"]()
         finally:
             self.seen.append("closed")
 
