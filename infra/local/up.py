@@ -18,6 +18,7 @@ from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceStub
 
 from infra.demo import run as stages
 from infra.demo import show
+from infra.demo.asking import open_channels, read_list
 from infra.demo.feed import app_of, create_tenant, create_token
 from infra.demo.world import TenantWorld, World, generate
 from infra.local.deployment import Deployment
@@ -72,7 +73,7 @@ async def _seed(deployment: Deployment, world: TenantWorld) -> None:
     """As an app would: catalogue, listeners, history; then a first model and everyone's list of today."""
     demo = stages.Demo(deployment, World((world,)))
     async with AsyncExitStack() as stack:
-        channels = await stages.open_channels(demo, stack)
+        channels = await open_channels(deployment, stack)
         token = await create_tenant(channels.operator, world.tenant_id)
         app = await stack.enter_async_context(app_of(world, deployment.addresses["gateway"], token))
         reader = await stack.enter_async_context(channel(deployment.addresses["playlists"], token=token))
@@ -87,7 +88,7 @@ async def _seed(deployment: Deployment, world: TenantWorld) -> None:
         await stages.counted(demo, channels)
         await stages.train(demo, channels)
         await stages.materialise(demo, channels)
-        await stages.read_list(channels, world.tenant_id, USER)
+        await read_list(channels, world.tenant_id, USER)
 
 
 def _lines(addresses: dict[str, str], token: str, track_id: str) -> Iterator[str]:
