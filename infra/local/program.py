@@ -5,15 +5,16 @@ import signal
 import sys
 from collections.abc import Coroutine
 
-from shared.errors import Unusable
+from shared.errors import MeiriError, Unusable
 
+_FAILED = 1
 _CONFIGURATION = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 
 
 def run(main: Coroutine[object, object, object]) -> int:
-    """Run it to its end; the exit status: 0, 2 (it cannot run as configured), 130 (Ctrl-C) or 143 (SIGTERM).
+    """Run it to its end; the exit status: 0, 1 (it failed), 2 (it cannot run as configured), 130 (Ctrl-C) or 143 (SIGTERM).
 
     Both signals cancel the coroutine, so that its `async with` blocks stop what they started.
     """
@@ -33,9 +34,12 @@ def run(main: Coroutine[object, object, object]) -> int:
 
     try:
         asyncio.run(guarded())
-    except Unusable as error:
-        print(error, file=sys.stderr)
-        return _CONFIGURATION
+    except (MeiriError, BaseExceptionGroup) as error:
+        told = _told(error)
+        if told is None:
+            raise
+        print(told, file=sys.stderr)
+        return _CONFIGURATION if isinstance(told, Unusable) else _FAILED
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return _INTERRUPTED
@@ -44,3 +48,11 @@ def run(main: Coroutine[object, object, object]) -> int:
             raise
         return _TERMINATED
     return 0
+
+
+def _told(error: BaseException) -> MeiriError | None:
+    """The error that has the sentence; task groups wrap theirs. None when one of them is a mistake of the program."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error if isinstance(error, MeiriError) else None
+    told = [_told(one) for one in error.exceptions]
+    return None if None in told else told[0]

@@ -82,7 +82,8 @@ class _Life:
 class Supervisor:
     """Start, watch, restart and stop child processes. One supervisor per run folder at a time, held by a lock file.
 
-    `tell` gets one sentence whenever a child died and is started again; by default it goes to `supervisor.log`.
+    `tell` gets one sentence whenever a child died and is started again; by default it goes to `supervisor.log`, where
+    the children's starts are.
     """
 
     def __init__(self, run_dir: Path, *, tell: Callable[[str], None] | None = None) -> None:
@@ -281,10 +282,12 @@ class Supervisor:
             await guard.wait()
 
     async def _probe(self, life: _Life) -> None:
+        begun = time.monotonic()
         while life.child.ready is not None and not await life.child.ready():  # noqa: ASYNC110  it is asked, it does not tell
             await asyncio.sleep(_POLL_S)
         life.worked = True
         life.ready.set()
+        self._note(f"{life.child.name} is ready after {time.monotonic() - begun:.1f} s.")
 
     async def _becomes_ready(self, life: _Life) -> bool:
         ready, ended = (asyncio.ensure_future(event.wait()) for event in (life.ready, life.ended))
