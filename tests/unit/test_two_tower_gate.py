@@ -154,7 +154,7 @@ def test_too_few_listeners_cannot_judge_a_model() -> None:
     good, bad = np.ones(4, np.float32), np.zeros(4, np.float32)
     decision = decide(Evaluation(good, good, good), Evaluation(bad, bad, bad))
     assert not decision.passed
-    assert "4 listeners" in decision.reason
+    assert "4 earlier listeners" in decision.reason
 
 
 def test_better_novelties_do_not_excuse_being_worse_over_all() -> None:
