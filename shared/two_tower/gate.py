@@ -147,8 +147,8 @@ def decide(candidate: Evaluation, baseline: Evaluation) -> GateDecision:
     if n < FEWEST_LISTENERS:
         return GateDecision(
             False,
-            f"Refused: {n} earlier listeners heard something new on the last day, and fewer than {FEWEST_LISTENERS} cannot"
-            " tell a good model from a bad one: train again when more have.",
+            f"Refused: {n} earlier listeners heard something new on the last day, fewer than the {FEWEST_LISTENERS} it"
+            " takes to tell a good model from a bad one: train again when more have.",
             *judged,
         )
     gain, error = float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(n)
