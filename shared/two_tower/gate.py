@@ -38,8 +38,6 @@ Score = Callable[[Histories, Lists, Lists, int], Scores]
 
 LISTED = 50
 REPEATS_LISTED = 10
-EARLIER_PLAYS = 5
-"""Listeners with fewer plays before the last day are not judged on: there is little to know of them yet."""
 FEWEST_LISTENERS = 5
 SURE = 2.0
 """A gain counts when it is above this many of its standard errors: chance passes the gate once in 40 times."""
@@ -122,10 +120,10 @@ def train_and_judge(
 
 
 def last_day(tracks: TrackFeatures, plays: Plays, until_ms: int) -> tuple[Histories, Lists]:
-    """Histories before `until_ms` and the distinct tracks played from then on, of the listeners to be judged on."""
+    """Histories before `until_ms` and the distinct tracks played from then on, of the listeners who have both."""
     before = plays.started_at_ms < until_ms
     counts = np.bincount(plays.user[before], minlength=int(plays.user.max()) + 1)
-    users = np.flatnonzero((counts >= EARLIER_PLAYS) & (np.bincount(plays.user[~before], minlength=len(counts)) > 0))
+    users = np.flatnonzero((counts > 0) & (np.bincount(plays.user[~before], minlength=len(counts)) > 0))
     place = np.full(len(counts), -1)
     place[users] = np.arange(len(users))
     later = plays.where(~before & (place[plays.user] >= 0))
@@ -149,8 +147,8 @@ def decide(candidate: Evaluation, baseline: Evaluation) -> GateDecision:
     if n < FEWEST_LISTENERS:
         return GateDecision(
             False,
-            f"Refused: {n} listeners with {EARLIER_PLAYS} earlier plays heard something new on the last day, and fewer"
-            f" than {FEWEST_LISTENERS} cannot tell a good model from a bad one.",
+            f"Refused: {n} earlier listeners heard something new on the last day, fewer than the {FEWEST_LISTENERS} it"
+            " takes to tell a good model from a bad one: train again when more have.",
             *judged,
         )
     gain, error = float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(n)

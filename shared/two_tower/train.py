@@ -50,7 +50,7 @@ class Recipe:
     negatives: int = 4096
     """Tracks drawn per batch where it is not."""
     sessions_per_user: int = 2
-    """Session rows in an epoch for each user row, drawn anew each time: more would drown the users, and cost as much."""
+    """Session rows in an epoch for each user row, drawn anew each time: more would drown the users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def train(
 
 
 def training_rows(plays: Plays, until_ms: int) -> tuple[HistoryRows, int]:
-    """One row for each user, then one for each session, those with at least two different tracks; how many are users."""
+    """One row for each user, then one for each session, of at least two different tracks; and how many are users."""
     order = np.lexsort((plays.started_at_ms, plays.user))
     user, track, started = plays.user[order], plays.track[order], plays.started_at_ms[order]
     new_user = np.diff(user, prepend=-1) != 0
