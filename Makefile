@@ -20,11 +20,11 @@ help: ## list these commands
 
 .PHONY: demo
 demo: $(READY) ## one play to that listener's next daily list, before your eyes
-	@python -m infra.demo
+	@python -m infra.local.program infra.demo
 
 .PHONY: up
 up: $(READY) ## run the whole system until Ctrl-C, with a token and lines to paste
-	@python -m infra.local.up
+	@python -m infra.local.program infra.local.up
 
 .PHONY: test
 test: $(READY) ## every test, on real Kafka and PostgreSQL

@@ -1,9 +1,15 @@
-"""The outermost frame of a local command: a sentence instead of a traceback, and an exit status that tells the end."""
+"""The outermost frame of a local command: a sentence instead of a traceback, and an exit status that tells the end.
+
+    python -m infra.local.program MODULE [ARGUMENT…]
+
+runs a module so that a Ctrl-C which comes while it is still being imported is told as one that comes later.
+"""
 
 import asyncio
+import runpy
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 from shared.errors import MeiriError, Unusable
 
@@ -41,8 +47,7 @@ def run(main: Coroutine[object, object, object]) -> int:
         print(told, file=sys.stderr)
         return _CONFIGURATION if isinstance(told, Unusable) else _FAILED
     except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
-        return _INTERRUPTED
+        return _stopped()
     except asyncio.CancelledError:
         if not terminated:
             raise
@@ -56,3 +61,21 @@ def _told(error: BaseException) -> MeiriError | None:
         return error if isinstance(error, MeiriError) else None
     told = [_told(one) for one in error.exceptions]
     return None if None in told else told[0]
+
+
+def _stopped() -> int:
+    print("Stopped.", file=sys.stderr)
+    return _INTERRUPTED
+
+
+def launch(module: str, arguments: Sequence[str]) -> int:
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:
+        return _stopped()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(launch(sys.argv[1], sys.argv[2:]))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from infra.local.environment import SERVICES
 from infra.local.ports import claim_all
+from tests.integration.test_deployment import processes_of
 
 _ROOT = Path(__file__).parents[2]
 _LAST_LINE = "Ctrl-C stops everything"
@@ -24,7 +25,7 @@ def _up(run_dir: Path) -> Iterator[list[str]]:
     out = run_dir.with_suffix(".out")
     with out.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "infra.local.up", "--run-dir", str(run_dir)],
+            [sys.executable, "-m", "infra.local.program", "infra.local.up", "--run-dir", str(run_dir)],
             cwd=_ROOT,
             env={
                 **os.environ,
@@ -50,20 +51,7 @@ def _up(run_dir: Path) -> Iterator[list[str]]:
     told = out.read_text()
     assert "Traceback" not in told
     assert told.endswith("Stopped.\n")
-    assert _left_by(run_dir) == []
-
-
-def _left_by(run_dir: Path) -> list[str]:
-    """Processes that have anything to do with the folder: every one has it in its arguments or in its environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-        except OSError:
-            continue
-        if str(run_dir).encode() in told:
-            found.append(f"{process.name} {(process / 'cmdline').read_bytes()!r}")
-    return found
+    assert processes_of(run_dir) == []
 
 
 def _pasted(lines: list[str]) -> str:
