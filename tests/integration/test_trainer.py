@@ -34,7 +34,7 @@ from shared.topics import ALL, MODEL_RELEASES, PLAYS, TRACKS, Topic
 from shared.two_tower.scorer import Scorer
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, latest, new_tenant
-from tests.integration.lists_world import eventually, running
+from tests.integration.lists_world import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 
@@ -272,3 +272,7 @@ async def test_a_tenant_with_nothing_to_train_on_ends_with_a_status_of_its_own(b
     assert (process.returncode, told) == (NOTHING_TO_TRAIN_ON, b"")
     (line,) = (bench.folder / "trainer.log").read_text().splitlines()[-1:]
     assert json.loads(line)["event"] == "training.impossible"
+
+
+async def test_sigterm_ends_the_service(bench: Bench) -> None:
+    await ends_on_sigterm(serve(bench.settings), bench.address)
