@@ -8,6 +8,7 @@ materialiser's alone. Two dates are made: on the second, the filter of what was 
 import asyncio
 import os
 import random
+import resource
 import secrets
 import sys
 import tempfile
@@ -208,6 +209,7 @@ async def main(users: int, tracks: int, folder: Path, addresses: Sequence[str], 
                 print(
                     f"  {stage:12} {stages.wall[stage] / made * 1000:6.2f} ms wall {stages.cpu[stage] / made * 1000:6.2f} ms CPU"
                 )
+            print(f"  {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB at most")
             move_to(clock_file, clock.now() + timedelta(days=1))
             await asyncio.sleep(1.1)  # the clock reads its file again
 
