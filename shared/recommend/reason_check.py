@@ -29,7 +29,9 @@ def verify_reason(reason: Reason, track: int, history: History, playlist_date: d
         case ReasonKind.NONE:
             return reason == Reason(ReasonKind.NONE)
         case ReasonKind.YOU_OFTEN_PLAY:
-            return reason.track == track and reason.number == history.listens.get(track) and (reason.number or 0) >= OFTEN
+            return (
+                reason.track == track and reason.number == history.listens.get(track) and (reason.number or 0) >= OFTEN
+            )
         case ReasonKind.YOU_HAVE_PLAYED:
             return heard and reason.track == track and reason.number == history.plays[track]
         case ReasonKind.NOT_HEARD_FOR:
