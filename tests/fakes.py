@@ -72,7 +72,7 @@ class FakeFeatures(UserFeatureServiceServicer):
                     user_index=place,
                     kind=said.kind,
                     track_id=said.track_id,
-                    artist_id=said.artist_id,  # type: ignore[arg-type]
+                    artist_id=said.artist_id,
                 )
         answer.splits.CopyFrom(column(ends, "i8"))
         answer.track_key.CopyFrom(column([key for key, _ in rows], "u8"))

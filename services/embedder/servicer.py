@@ -65,13 +65,13 @@ class EmbeddingServicer(EmbeddingServiceServicer):
 
 
 def read_histories(message: pb.UserHistories) -> Histories:
-    """Raises Permanent("bad_column") when the columns do not fit together."""
+    """Raises Permanent("bad_column") when the columns do not fit together. Torch reads writable numbers only."""
     keys = array(message.track_key, "u8", name="histories.track_key")
     return Histories(
         splits(message.splits, name="histories.splits", lists=None, rows=len(keys)),
         keys,
-        array(message.listens, "f4", name="histories.listens", length=len(keys)),
-        array(message.age_days, "f4", name="histories.age_days", length=len(keys)),
+        array(message.listens, "f4", name="histories.listens", length=len(keys)).copy(),
+        array(message.age_days, "f4", name="histories.age_days", length=len(keys)).copy(),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import date
 
-from shared.recommend.values import Reason, ReasonKind
+from shared.recommend.values import OFTEN, Reason, ReasonKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ def verify_reason(reason: Reason, track: int, history: History, playlist_date: d
         case ReasonKind.NONE:
             return reason == Reason(ReasonKind.NONE)
         case ReasonKind.YOU_OFTEN_PLAY:
-            return reason.track == track and reason.number == history.listens.get(track) and (reason.number or 0) >= 2
+            return (
+                reason.track == track and reason.number == history.listens.get(track) and (reason.number or 0) >= OFTEN
+            )
         case ReasonKind.YOU_HAVE_PLAYED:
             return heard and reason.track == track and reason.number == history.plays[track]
         case ReasonKind.NOT_HEARD_FOR:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.recommend.values import I32, CatalogueColumns, Listener, Popular, Reason, ReasonKind, Rules, find
+from shared.recommend.values import I32, OFTEN, CatalogueColumns, Listener, Popular, Reason, ReasonKind, Rules, find
 
 
 def reasons(
@@ -51,7 +51,7 @@ def reasons(
             reason = Reason(ReasonKind.BECAUSE_YOU_LOVED, track)
         elif plays and unheard >= rules.rest_days:
             reason = Reason(ReasonKind.NOT_HEARD_FOR, number=unheard)
-        elif listens >= 2:
+        elif listens >= OFTEN:
             reason = Reason(ReasonKind.YOU_OFTEN_PLAY, track, number=listens)
         elif evidence_loved:
             reason = Reason(ReasonKind.BECAUSE_YOU_LOVED, by_evidence)

@@ -11,6 +11,8 @@ I32 = NDArray[np.int32]
 Array = NDArray[Any]
 
 ABSENT = -1
+OFTEN = 3
+"""Listens from which a listener is said to play a track often."""
 
 
 def int32(values: ArrayLike) -> I32:

@@ -1,7 +1,9 @@
 """What the tests of lists share: a small tenant with listeners, a running service, and a check of whole lists."""
 
 import asyncio
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -148,5 +150,13 @@ async def running(service: Coroutine[object, object, None], address: str) -> Asy
 async def eventually(question: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
     """Until the answer is yes; TimeoutError if it is not within the time."""
     async with asyncio.timeout(timeout_s):
-        while not await question():
+        while not await question():  # noqa: ASYNC110 - another process holds the answer
             await asyncio.sleep(0.05)
+
+
+async def ends_on_sigterm(service: Coroutine[object, object, None], address: str) -> None:
+    """It drains and returns, as the process then does with status 0."""
+    task = asyncio.create_task(service)
+    await wait_serving(address, timeout_s=30.0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(task, 15)

@@ -31,7 +31,7 @@ from shared.two_tower.release import release_content
 from shared.two_tower.train import Recipe, train
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import eventually, running
+from tests.integration.lists_world import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 NOW = datetime(2032, 6, 15, 12, 0, tzinfo=UTC)
@@ -84,16 +84,19 @@ class Bench:
         self._address = f"127.0.0.1:{free_port()}"
         self.tenant_id = new_tenant()
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[EmbeddingServiceStub]:
-        settings = EmbedderSettings(
+    @property
+    def settings(self) -> EmbedderSettings:
+        return EmbedderSettings(
             kafka_bootstrap_servers=self._servers,
             token_public_key=str(self._key),
             embedder_listen=self._address,
             registry=self._registry.as_uri(),
         )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[EmbeddingServiceStub]:
         bearer = token(None, "materialiser", Scope.SERVICE)
-        async with running(serve(settings), self._address), channel(self._address, token=bearer) as opened:
+        async with running(serve(self.settings), self._address), channel(self._address, token=bearer) as opened:
             with tenant_scope(self.tenant_id):
                 yield EmbeddingServiceStub(opened)
 
@@ -264,3 +267,7 @@ async def test_only_other_services_may_ask(bench: Bench) -> None:
 
 def replace_data(whole: Column) -> Column:
     return Column(type=whole.type, data=whole.data[:-1])
+
+
+async def test_sigterm_ends_the_service(bench: Bench) -> None:
+    await ends_on_sigterm(serve(bench.settings), bench._address)

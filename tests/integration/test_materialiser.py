@@ -38,7 +38,7 @@ from shared.topics import ALL, DAILY_PLAYLISTS, TENANTS, TRACKS, USERS, Topic
 from tests.conftest import RealServers
 from tests.fakes import FakeEmbedder, FakeFeatures, Heard, embedder_server, features_server
 from tests.integration.doors import PRIVATE, PUBLIC, everything, new_tenant
-from tests.integration.lists_world import EPOCH, SmallTenant, eventually, recommended, running
+from tests.integration.lists_world import EPOCH, SmallTenant, ends_on_sigterm, eventually, recommended, running
 
 Topics = Callable[[Sequence[Topic]], None]
 NOON = datetime(2032, 6, 15, 12, 0, tzinfo=UTC)
@@ -70,18 +70,20 @@ class Bench:
             embedder = await stack.enter_async_context(embedder_server(self.embedder, PUBLIC))
             addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
             for address in addresses:
-                settings = MaterialiserSettings(
-                    kafka_bootstrap_servers=self.servers,
-                    token_public_key=str(self.key),
-                    clock_file=str(self.clock_file),
-                    materialiser_listen=address,
-                    materialiser_database_url=self.url,
-                    service_token=str(self.token_file),
-                    features_address=features,
-                    embedder_address=embedder,
-                )
-                await stack.enter_async_context(running(serve(settings), address))
+                await stack.enter_async_context(running(serve(self.settings(address, features, embedder)), address))
             yield addresses
+
+    def settings(self, address: str, features: str, embedder: str) -> MaterialiserSettings:
+        return MaterialiserSettings(
+            kafka_bootstrap_servers=self.servers,
+            token_public_key=str(self.key),
+            clock_file=str(self.clock_file),
+            materialiser_listen=address,
+            materialiser_database_url=self.url,
+            service_token=str(self.token_file),
+            features_address=features,
+            embedder_address=embedder,
+        )
 
     async def announce(self) -> None:
         """Catalogues first, then the tenants: from their record on, their lists are made."""
@@ -96,7 +98,7 @@ class Bench:
                 key = tenant_record_key(small.tenant.tenant_id)
                 await producer.send(TENANTS, key_partition(key, TENANTS.partitions), key, encode_tenant(small.tenant))
 
-    async def settings(self, user: User) -> None:
+    async def say(self, user: User) -> None:
         async with Producer.open(self.servers) as producer:
             await producer.send(
                 USERS,
@@ -175,7 +177,7 @@ async def test_a_new_listener_and_a_moved_one_get_their_lists_within_seconds(ben
         bench.features.heard[tenant_id, "new"] = {track: Heard(2, 2, (NOON.date() - EPOCH).days)}
         (first,) = [item for item in await bench.until(61) if item.user_id == "new"]
         small.check(first)
-        await bench.settings(User(tenant_id, "new", zone="Pacific/Kiritimati", familiar_share=0.0))  # UTC + 14 h
+        await bench.say(User(tenant_id, "new", zone="Pacific/Kiritimati", familiar_share=0.0))  # UTC + 14 h
         lists = [item for item in await bench.until(62) if item.user_id == "new"]
         assert [item.playlist_date for item in lists] == ["2032-06-15", "2032-06-16"]
         assert lists[-1].familiar_share_wanted == 0.0
@@ -198,3 +200,9 @@ async def test_only_services_and_operators_may_ask_how_far_the_lists_are(bench: 
     async with bench.running() as (address,), channel(address, token=bearer(Scope.APP, tenant_id)) as opened:
         with pytest.raises(PermissionDenied):
             await MaterialiserServiceStub(opened).GetListCounts(GetListCountsRequest())
+
+
+async def test_sigterm_ends_the_service_though_nothing_it_needs_is_there(bench: Bench) -> None:
+    address, nobody = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    await bench.announce()
+    await ends_on_sigterm(serve(bench.settings(address, nobody, nobody)), address)

@@ -25,7 +25,7 @@ from shared.rpc.principal import Scope
 from shared.topics import ALL, DAILY_PLAYLISTS, Topic
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import eventually, running
+from tests.integration.lists_world import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 
@@ -41,15 +41,18 @@ class Reader:
         self._url = database.urls["playlists"]
         self.tenant_id = new_tenant()
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        settings = PlaylistsSettings(
+    @property
+    def settings(self) -> PlaylistsSettings:
+        return PlaylistsSettings(
             kafka_bootstrap_servers=self._servers.bootstrap_servers,
             token_public_key=str(self._key),
             playlists_listen=self._address,
             playlists_database_url=self._url,
         )
-        async with running(serve(settings), self._address):
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with running(serve(self.settings), self._address):
             yield
 
     async def publish(self, *lists: DailyPlaylist | bytes, tenant_id: str | None = None) -> None:
@@ -184,3 +187,7 @@ async def _commit_the_end(bootstrap_servers: str) -> None:
         partitions = await asyncio.wait_for(assigned.get(), 20)
         ends = {partition: bounds.end for partition, bounds in (await log.bounds(sorted(partitions))).items()}
         assert await member.commit(ends)
+
+
+async def test_sigterm_ends_the_service(reader: Reader) -> None:
+    await ends_on_sigterm(serve(reader.settings), reader._address)

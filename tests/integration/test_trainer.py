@@ -34,7 +34,7 @@ from shared.topics import ALL, MODEL_RELEASES, PLAYS, TRACKS, Topic
 from shared.two_tower.scorer import Scorer
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, latest, new_tenant
-from tests.integration.lists_world import eventually, running
+from tests.integration.lists_world import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 
@@ -77,14 +77,14 @@ class Bench:
 
     @asynccontextmanager
     async def collecting(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        """A collector in a process of its own, killed at the end."""
+        """A collector in a process of its own, which leaves its group at the end: a killed one holds up the next for 10 s."""
         process = await self.process()
         try:
             await wait_serving(self.address, timeout_s=60)
             yield process
         finally:
             if process.returncode is None:
-                process.send_signal(signal.SIGKILL)
+                process.terminate()
             await process.communicate()
 
     def archived(self) -> list[AcceptedEvent]:
@@ -272,3 +272,7 @@ async def test_a_tenant_with_nothing_to_train_on_ends_with_a_status_of_its_own(b
     assert (process.returncode, told) == (NOTHING_TO_TRAIN_ON, b"")
     (line,) = (bench.folder / "trainer.log").read_text().splitlines()[-1:]
     assert json.loads(line)["event"] == "training.impossible"
+
+
+async def test_sigterm_ends_the_service(bench: Bench) -> None:
+    await ends_on_sigterm(serve(bench.settings), bench.address)

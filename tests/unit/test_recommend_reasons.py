@@ -107,7 +107,7 @@ def test_an_untrue_reason_is_found_out(row: int, untrue: Reason) -> None:
 @pytest.mark.parametrize(
     ("given", "english", "chinese"),
     [
-        (Reason(ReasonKind.YOU_OFTEN_PLAY, number=12), "You often play this: 12 listens", "你常听这首歌：12 次"),
+        (Reason(ReasonKind.YOU_OFTEN_PLAY, number=12), "You often play this (12 listens)", "你常听这首歌：12 次"),
         (Reason(ReasonKind.YOU_HAVE_PLAYED, number=1), "You have played this 1 time", "你播放过这首歌 1 次"),
         (
             Reason(ReasonKind.NOT_HEARD_FOR, number=275),

@@ -77,7 +77,7 @@ class FeedbackEvent(_message.Message):
     """An artist of the tenant's catalogue."""
     @_builtins.property
     def given_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was said, by the client's clock. Required."""
+        """When it was said, by the client's clock. Required; one that is later than `received_at` is taken for `received_at`."""
 
     @_builtins.property
     def received_at(self) -> _timestamp_pb2.Timestamp:

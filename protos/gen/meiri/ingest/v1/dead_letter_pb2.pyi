@@ -19,7 +19,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class DeadLetter(_message.Message):
-    """A record that ingest could not accept, whole, with where it came from and why, so that it can be mended and sent again.
+    """A record that ingest or features could not accept, whole, with where it came from and why, so that it can be mended and
+    sent again. `source_topic` tells which of the two.
 
     Topic: ingest.dlq.v1. Key: the record's own key. At most 4 MiB.
     """

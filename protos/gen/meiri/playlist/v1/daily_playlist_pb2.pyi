@@ -54,7 +54,7 @@ class _ReasonKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReasonKind
     DESCRIPTOR: _descriptor.EnumDescriptor
     REASON_KIND_UNSPECIFIED: _ReasonKind.ValueType  # 0
     REASON_KIND_YOU_OFTEN_PLAY: _ReasonKind.ValueType  # 1
-    """You often play this track: `number` listens."""
+    """You often play this track: `number` listens, at least 3."""
     REASON_KIND_NOT_HEARD_FOR: _ReasonKind.ValueType  # 2
     """You have not heard this track for `number` days."""
     REASON_KIND_BECAUSE_YOU_LOVED: _ReasonKind.ValueType  # 3
@@ -75,7 +75,7 @@ class ReasonKind(_ReasonKind, metaclass=_ReasonKindEnumTypeWrapper):
 
 REASON_KIND_UNSPECIFIED: ReasonKind.ValueType  # 0
 REASON_KIND_YOU_OFTEN_PLAY: ReasonKind.ValueType  # 1
-"""You often play this track: `number` listens."""
+"""You often play this track: `number` listens, at least 3."""
 REASON_KIND_NOT_HEARD_FOR: ReasonKind.ValueType  # 2
 """You have not heard this track for `number` days."""
 REASON_KIND_BECAUSE_YOU_LOVED: ReasonKind.ValueType  # 3
