@@ -28,7 +28,7 @@ up: $(READY) ## run the whole system until Ctrl-C, with a token and lines to pas
 
 .PHONY: test
 test: $(READY) ## every test, on real Kafka and PostgreSQL
-	@python -m pytest
+	@mkdir -p build/tmp && TMPDIR=$(ROOT)/build/tmp python -m pytest
 
 .PHONY: check
 check: $(READY) ## linters, types, layers, contracts, generated code

@@ -49,6 +49,8 @@ async def prepare(home: Path, log: Path, *, port: int | None = None) -> tuple[Ch
     flags = [
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
+        # It would leave a file in the machine's folder for temporary files.
+        "-XX:-UsePerfData",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-cp",
         class_path,

@@ -1,5 +1,6 @@
 """docker-compose.yml and the Dockerfile, checked without an engine."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -187,3 +188,38 @@ def test_compose_itself_accepts_the_file(tmp_path: Path) -> None:
     command = [docker, "compose", "--env-file", str(env), "--file", str(_COMPOSE), "config", "--quiet"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+_IMPORT = """
+import importlib, re, sys
+from importlib.metadata import packages_distributions
+
+lock, *modules = sys.argv[1:]
+had = {line.partition("==")[0] for line in open(lock)}
+owners = packages_distributions()
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        of = owners.get(name.partition(".")[0], [])
+        if of and not had & {re.sub(r"[-_.]+", "-", owner).lower() for owner in of}:
+            raise ModuleNotFoundError(f"{name} is not in {lock}", name=name)
+
+sys.meta_path.insert(0, Absent())
+for module in modules:
+    importlib.import_module(module)
+"""
+
+
+@pytest.mark.parametrize("target", _stages_with_locks())
+def test_the_services_of_an_image_need_no_package_that_it_lacks(target: str) -> None:
+    services = [name for name in SERVICES if _compose()["services"][name]["build"]["target"] == target]
+    modules = [f"services.{name}.app" for name in services] or ["infra.local.setup"]
+    ended = subprocess.run(
+        [sys.executable, "-c", _IMPORT, f"infra/images/requirements-{target}.lock", *modules],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": f"{_ROOT}:{_ROOT / 'protos' / 'gen'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
