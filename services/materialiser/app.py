@@ -7,6 +7,7 @@ from meiri.playlist.v1.materialiser_service_pb2_grpc import add_MaterialiserServ
 
 from services.materialiser.catalogue import Catalogues
 from services.materialiser.clients import EmbedderClient, FeatureClient
+from services.materialiser.keeping import purge
 from services.materialiser.listeners import Listeners
 from services.materialiser.materialise import Materialiser
 from services.materialiser.servicer import POLICIES, MaterialiserServicer
@@ -66,6 +67,7 @@ async def serve(settings: MaterialiserSettings) -> None:
             )
             side = [tasks.create_task(view.failed()) for view in (tracks, users, tenants)]
             side.append(tasks.create_task(_loop(tenants, listeners, materialiser)))
+            side.append(tasks.create_task(purge(store, clock)))
             await server.health.set(serving=True)
             await server.serve_until_stopped()
             for task in side:

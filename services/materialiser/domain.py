@@ -1,4 +1,4 @@
-"""When a listener's playlist date begins and when its list is due. Pure: instants and zones in, instants out.
+"""When a listener's playlist date begins, when its list is due and how long it is kept. Pure: instants in, instants out.
 
 A playlist date begins when the clock in the listener's zone first shows the tenant's start of the day on that date.
 Where clocks are put forward over that time, it begins as long after the jump as the time lies inside the gap (with the
@@ -12,6 +12,9 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 _DAY = timedelta(days=1)
+INPUTS_KEPT = timedelta(days=7)
+LISTS_KEPT = timedelta(days=60)
+"""More than the window in which what was recommended is not recommended again."""
 
 
 class Due(NamedTuple):
@@ -62,3 +65,16 @@ def next_due(made: date, zone: ZoneInfo, day_start: time, lead: timedelta) -> Du
     while begins_at(day + _DAY, zone, day_start) <= begins_at(day, zone, day_start):
         day += _DAY  # this date does not exist here
     return Due(day, begins_at(day, zone, day_start) - lead)
+
+
+class Kept(NamedTuple):
+    """The first playlist dates of which inputs, and lists, are still kept."""
+
+    inputs_from: date
+    lists_from: date
+
+
+def kept(now: datetime) -> Kept:
+    """What is of an earlier date is old in every zone: such a date began at least so many days ago."""
+    today = now.astimezone(UTC).date()
+    return Kept(today - INPUTS_KEPT, today - LISTS_KEPT)

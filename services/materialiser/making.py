@@ -12,6 +12,7 @@ from meiri.feedback.v1.feedback_event_pb2 import FeedbackKind
 from services.materialiser.catalogue import Catalogue
 from services.materialiser.clients import Histories, Scored
 from services.materialiser.encode import encode_list
+from services.materialiser.inputs import Inputs, pack, unpack
 from services.materialiser.store import MadeList
 from shared.codec.state import Tenant
 from shared.columns import Array
@@ -103,50 +104,95 @@ def make_lists(known: Known, scored: Scored | None, release_id: str | None, caus
         row = known.catalogue.columns.rows_of(scored.track_key)
         evidence = known.catalogue.columns.rows_of(scored.evidence)
     lists = []
-    for place, listener in enumerate(known.listeners):
+    for place, (user_id, listener) in enumerate(zip(known.user_ids, known.listeners, strict=True)):
+        candidates = None
+        if scored is not None:
+            own = slice(int(scored.splits[place]), int(scored.splits[place + 1]))
+            candidates = Candidates.of(row[own], scored.score[own], evidence[own])
+        inputs = Inputs(
+            tenant_id=known.tenant.tenant_id,
+            user_id=user_id,
+            playlist_date=known.dates[place],
+            made_at=known.made_at,
+            trace_id=known.trace_id,
+            rules=known.rules,
+            catalogue=known.catalogue,
+            popular=known.popular,
+            listener=listener,
+            candidates=candidates,
+            release_id=release_id,
+            cause=cause,
+        )
         try:
-            if scored is None or not len(listener.heard_row):
-                made = _fallback(known, place, cause or Fallback.NO_HISTORY)
-            else:
-                own = slice(int(scored.splits[place]), int(scored.splits[place + 1]))
-                made = _personal(known, place, Candidates.of(row[own], scored.score[own], evidence[own]))
+            song_list = _made(inputs)
         except Exception:
             # One listener whose data the rules cannot take must not cost the others of the batch their lists.
-            log.exception("list.failed", tenant_id=known.tenant.tenant_id, user_id=known.user_ids[place])
+            log.exception("list.failed", tenant_id=known.tenant.tenant_id, user_id=user_id)
             continue
-        if made.recommendations:
-            lists.append(_encoded(known, place, made, release_id))
+        if song_list is not None:
+            lists.append(song_list)
     return lists
 
 
-def _personal(known: Known, place: int, candidates: Candidates) -> ListOfTheDay:
-    """The list of the scored candidates; popular songs fill it only where these run out."""
-    listener = known.listeners[place]
-    candidates = _without(candidates, listener.heard_row[listener.listens == 0])
-    made = _ruled(known, place, candidates)
-    if Shortfall.FEW_CANDIDATES in made.shortfalls:
-        made = _ruled(known, place, with_popular(candidates, known.popular))
-    return made
+def remake(inputs: bytes) -> bytes:
+    """The message of the list beside which these inputs are kept, made again. The rules being the same, so are the bytes."""
+    unpacked = unpack(inputs)
+    return _message(unpacked, _list(unpacked)[0])
 
 
-def _ruled(known: Known, place: int, candidates: Candidates) -> ListOfTheDay:
-    return make_list(
-        candidates,
-        known.listeners[place],
-        catalogue=known.catalogue.columns,
-        popular=known.popular,
-        rules=known.rules,
-        today=(known.dates[place] - EPOCH).days,
+def _made(inputs: Inputs) -> MadeList | None:
+    """None: there is no song to recommend."""
+    made, filled = _list(inputs)
+    if not made.recommendations:
+        return None
+    keys = inputs.catalogue.columns.track_key[[item.row for item in made.recommendations]]
+    return MadeList(
+        user_id=inputs.user_id,
+        playlist_date=inputs.playlist_date,
+        version=1,
+        message=_message(inputs, made),
+        track_keys=[to_signed(key) for key in keys.tolist()],
+        fallback=int(made.fallback),
+        trace_id=inputs.trace_id,
+        inputs=pack(inputs, made, filled=filled),
     )
 
 
-def _fallback(known: Known, place: int, cause: Fallback) -> ListOfTheDay:
+def _list(inputs: Inputs) -> tuple[ListOfTheDay, bool]:
+    """The list, and whether popular songs were candidates of it."""
+    if inputs.candidates is None or not len(inputs.listener.heard_row):
+        return _fallback(inputs, inputs.cause or Fallback.NO_HISTORY), True
+    return _personal(inputs, inputs.candidates)
+
+
+def _personal(inputs: Inputs, candidates: Candidates) -> tuple[ListOfTheDay, bool]:
+    """The list of the scored candidates; popular songs fill it only where these run out."""
+    listener = inputs.listener
+    candidates = _without(candidates, listener.heard_row[listener.listens == 0])
+    made = _ruled(inputs, candidates)
+    if Shortfall.FEW_CANDIDATES in made.shortfalls:
+        return _ruled(inputs, with_popular(candidates, inputs.popular)), True
+    return made, False
+
+
+def _ruled(inputs: Inputs, candidates: Candidates) -> ListOfTheDay:
+    return make_list(
+        candidates,
+        inputs.listener,
+        catalogue=inputs.catalogue.columns,
+        popular=inputs.popular,
+        rules=inputs.rules,
+        today=(inputs.playlist_date - EPOCH).days,
+    )
+
+
+def _fallback(inputs: Inputs, cause: Fallback) -> ListOfTheDay:
     return fallback_list(
-        known.listeners[place],
-        catalogue=known.catalogue.columns,
-        popular=known.popular,
-        rules=known.rules,
-        today=(known.dates[place] - EPOCH).days,
+        inputs.listener,
+        catalogue=inputs.catalogue.columns,
+        popular=inputs.popular,
+        rules=inputs.rules,
+        today=(inputs.playlist_date - EPOCH).days,
         cause=cause,
     )
 
@@ -157,22 +203,13 @@ def _without(candidates: Candidates, skipped: Array) -> Candidates:
     return Candidates(candidates.row[keep], candidates.score[keep], candidates.evidence[keep])
 
 
-def _encoded(known: Known, place: int, made: ListOfTheDay, release_id: str | None) -> MadeList:
-    keys = known.catalogue.columns.track_key[[item.row for item in made.recommendations]]
-    return MadeList(
-        user_id=known.user_ids[place],
-        playlist_date=known.dates[place],
-        version=1,
-        message=encode_list(
-            made,
-            known.catalogue,
-            tenant_id=known.tenant.tenant_id,
-            user_id=known.user_ids[place],
-            playlist_date=known.dates[place],
-            made_at=known.made_at,
-            release_id=None if made.fallback else release_id,
-        ),
-        track_keys=[to_signed(key) for key in keys.tolist()],
-        fallback=int(made.fallback),
-        trace_id=known.trace_id,
+def _message(inputs: Inputs, made: ListOfTheDay) -> bytes:
+    return encode_list(
+        made,
+        inputs.catalogue,
+        tenant_id=inputs.tenant_id,
+        user_id=inputs.user_id,
+        playlist_date=inputs.playlist_date,
+        made_at=inputs.made_at,
+        release_id=None if made.fallback else inputs.release_id,
     )

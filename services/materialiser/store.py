@@ -1,13 +1,14 @@
 """Due instants, leases and the lists themselves in Postgres.
 
 A batch goes through here in this order: `claim` → `stored` (lists that are there already) → `recommended` → `store` →
-publish → `finish`. Every write names the lease's epoch, so a worker that lost its lease writes nothing.
+publish → `finish`. Every write names the lease's epoch, so a worker that lost its lease writes nothing. `purge` goes beside it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
+from services.materialiser.domain import Kept
 from shared.postgres import Database
 
 LEASE_S = 20.0
@@ -25,7 +26,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class MadeList:
-    """A list as it is stored and published. `message` is the DailyPlaylist's bytes; `track_keys` are signed."""
+    """A list as it is stored and published. `message` is the DailyPlaylist's bytes; `track_keys` are signed.
+
+    `inputs` (inputs.py) is what it was made of: None of a list that was read back, whose inputs stay where they are.
+    """
 
     user_id: str
     playlist_date: date
@@ -35,6 +39,7 @@ class MadeList:
     fallback: int
     trace_id: str
     published: bool = False
+    inputs: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,12 @@ WHERE tenant_id = $1 AND NOT published AND playlist_date <> wanted_date
 """
 
 STORE = """
-INSERT INTO daily_list (tenant_id, user_id, playlist_date, version, message, track_keys, fallback, trace_id)
+INSERT INTO daily_list (tenant_id, user_id, playlist_date, version, message, track_keys, fallback, trace_id, inputs)
 SELECT $1, made.user_id, made.playlist_date, made.version, made.message,
-       string_to_array(made.track_keys, ',')::bigint[], made.fallback, made.trace_id
-FROM unnest($2::text[], $3::date[], $4::integer[], $5::bytea[], $6::text[], $7::integer[], $8::text[], $9::bigint[])
-  AS made (user_id, playlist_date, version, message, track_keys, fallback, trace_id, epoch)
+       string_to_array(made.track_keys, ',')::bigint[], made.fallback, made.trace_id, made.inputs
+FROM unnest(
+    $2::text[], $3::date[], $4::integer[], $5::bytea[], $6::text[], $7::integer[], $8::text[], $9::bytea[], $10::bigint[]
+) AS made (user_id, playlist_date, version, message, track_keys, fallback, trace_id, inputs, epoch)
 JOIN due ON due.tenant_id = $1 AND due.user_id = made.user_id AND due.epoch = made.epoch
 ORDER BY made.user_id
 ON CONFLICT DO NOTHING
@@ -111,6 +117,22 @@ WHERE due.tenant_id = $1 AND due.user_id = done.user_id AND due.epoch = done.epo
 RECOMMENDED = """
 SELECT user_id, playlist_date, track_keys FROM daily_list
 WHERE tenant_id = $1 AND user_id = ANY($2) AND playlist_date >= $3
+"""
+
+# Each takes so many of the oldest as one statement should; what another worker is at is left to it.
+FORGET_INPUTS = """
+UPDATE daily_list SET inputs = NULL WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM daily_list WHERE playlist_date < $1 AND inputs IS NOT NULL
+    ORDER BY playlist_date LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+"""
+
+# A list that nobody published yet is still owed.
+DELETE_LISTS = """
+DELETE FROM daily_list WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM daily_list WHERE playlist_date < $1 AND published
+    ORDER BY playlist_date LIMIT $2 FOR UPDATE SKIP LOCKED
+))
 """
 
 COUNTS = """
@@ -168,6 +190,7 @@ class Store:
             [",".join(map(str, made.track_keys)) for made in lists],
             [made.fallback for made in lists],
             [made.trace_id for made in lists],
+            [made.inputs for made in lists],
             [epochs[made.user_id] for made in lists],
         )
         return {row["user_id"] for row in rows}
@@ -195,6 +218,12 @@ class Store:
                 [lease.epoch for lease in leases],
                 [due[lease.user_id] for lease in leases],
             )
+
+    async def purge(self, kept: Kept, limit: int) -> tuple[int, int]:
+        """Every tenant's old inputs and lists, `limit` of each at most. Returns how many of each went."""
+        inputs = await self._db.execute(FORGET_INPUTS, kept.inputs_from, limit)
+        lists = await self._db.execute(DELETE_LISTS, kept.lists_from, limit)
+        return int(inputs.split()[-1]), int(lists.split()[-1])
 
     async def counts(self, tenant_id: str, now: datetime) -> Counts:
         (row,) = await self._db.fetch(COUNTS, tenant_id, now)

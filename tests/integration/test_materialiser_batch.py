@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist, Fallback
@@ -12,7 +13,10 @@ from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist, Fallback
 from infra.local.schemas import Databases
 from services.materialiser.catalogue import Catalogues
 from services.materialiser.clients import EmbedderClient, FeatureClient
+from services.materialiser.domain import kept
+from services.materialiser.keeping import purge
 from services.materialiser.listeners import Listeners
+from services.materialiser.making import remake
 from services.materialiser.materialise import Materialiser
 from services.materialiser.store import Store
 from shared.clock import Clock, move_to
@@ -25,7 +29,7 @@ from shared.rpc.principal import Scope
 from shared.topics import Topic
 from tests.fakes import FakeEmbedder, FakeFeatures, Heard, embedder_server, features_server
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import EPOCH, SmallTenant, recommended
+from tests.integration.lists_world import EPOCH, SmallTenant, eventually, recommended
 
 NOON = datetime(2032, 6, 15, 12, 0, tzinfo=UTC)
 
@@ -343,8 +347,53 @@ async def test_the_listeners_own_dial_sets_the_familiar_share(bench: Bench) -> N
     assert [shares[user] for user in small.users] == [0.0, 0.8, 0.5]
 
 
-async def _rows(bench: Bench) -> list[dict[str, object]]:
+async def test_each_lists_inputs_are_kept_beside_it_and_make_the_same_bytes_again(bench: Bench) -> None:
+    small = bench.set_up(users=40)
+    await bench.look()
+    await bench.materialiser().batch(bench.tenant)
+    bench.embedder.tracks = {}
+    bench.settings("new", familiar_share=0.9)
+    bench.move(NOON + timedelta(days=1))
+    await bench.look()
+    await bench.materialiser().batch(bench.tenant)
+    rows = await _rows(bench)
+    assert len(rows) == 2 * len(small.users) + 1
+    assert {row["fallback"] for row in rows} == {0, Fallback.FALLBACK_NO_HISTORY, Fallback.FALLBACK_NO_RELEASE}
+    for row in rows:
+        assert remake(row["inputs"]) == row["message"]
+
+
+async def test_inputs_go_after_a_week_and_lists_after_two_months_so_many_at_a_time(bench: Bench) -> None:
+    await bench.db.execute("DELETE FROM daily_list")  # the other tests' lists are as old
+    small = bench.set_up(users=5)
+    for day in (0, 1):
+        bench.move(NOON + timedelta(days=day))
+        await bench.look()
+        await bench.materialiser().batch(bench.tenant)
+
+    async def left() -> tuple[int, int]:
+        rows = await _rows(bench)
+        return sum(row["inputs"] is not None for row in rows), len(rows)
+
+    lists = len(small.users)
+    assert await bench.store.purge(kept(NOON + timedelta(days=7)), 1000) == (0, 0)
+    assert await bench.store.purge(kept(NOON + timedelta(days=8)), 2) == (2, 0)
+    assert await bench.store.purge(kept(NOON + timedelta(days=8)), 1000) == (lists - 2, 0)
+    assert await left() == (lists, 2 * lists)
+    await bench.db.execute("UPDATE daily_list SET published = false WHERE user_id = $1", small.users[0])
+    bench.move(NOON + timedelta(days=62))
+    purging = asyncio.create_task(purge(bench.store, bench.clock))
+
+    async def only_what_is_owed_is_left() -> bool:
+        return await left() == (0, 2)
+
+    await eventually(only_what_is_owed_is_left)
+    purging.cancel()
+
+
+async def _rows(bench: Bench) -> list[dict[str, Any]]:
     rows = await bench.db.fetch(
-        "SELECT user_id, message, published FROM daily_list WHERE tenant_id = $1", bench.tenant.tenant_id
+        "SELECT user_id, message, published, fallback, inputs FROM daily_list WHERE tenant_id = $1",
+        bench.tenant.tenant_id,
     )
     return [dict(row) for row in rows]
