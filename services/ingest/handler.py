@@ -35,6 +35,8 @@ log = structlog.get_logger()
 EVENTS_PER_RECORD = 2_500
 """An event takes at most about 400 bytes in a batch (ids at their limits), so a record stays under 1 MiB."""
 TRACES_PER_RECORD = 16
+MAX_OWNER = 105
+"""Characters of the longest tenant|user (40 and 64)."""
 IMPORT_WAIT_S = 1.0
 """An import batch lets live batches pass for at most this long, so that it comes forward in the end."""
 
@@ -64,17 +66,21 @@ class Owner(NamedTuple):
     partition: int
 
 
-@lru_cache(maxsize=65_536)
+def owner_of_key(key: bytes | None) -> Owner | None:
+    tenant_id, _, user_id = (key or b"")[: MAX_OWNER + 1].decode("ascii", "replace").partition("|")
+    return owner(tenant_id, user_id)
+
+
 def owner(tenant_id: str, user_id: str) -> Owner | None:
+    """None: there is no such tenant or user. Ids of any length come in here; only fit lengths may be remembered."""
+    return _owner(tenant_id, user_id) if len(tenant_id) + len(user_id) < MAX_OWNER else None
+
+
+@lru_cache(maxsize=65_536)
+def _owner(tenant_id: str, user_id: str) -> Owner | None:
     if USER_ID.fullmatch(user_id) is None or TENANT_ID.fullmatch(tenant_id) is None:
         return None
     return Owner(tenant_id, user_id, partition_of(tenant_id, user_id, PLAYS.partitions))
-
-
-@lru_cache(maxsize=65_536)
-def owner_of_key(key: bytes | None) -> Owner | None:
-    tenant_id, _, user_id = (key or b"").decode("ascii", "replace").partition("|")
-    return owner(tenant_id, user_id)
 
 
 class Handler:
