@@ -79,9 +79,7 @@ async def main(plays: int) -> None:
         async with Database.open(urls.urls["features"], pool_size=4, server_settings=_PLANS) as db:
             log = MemoryLog([PLAYS, DEAD_LETTERS])
             handler = PlaysHandler(DeadLetters(log))
-            source = Source(
-                log, StoredOffsets(db, "memory"), {PLAYS.name: handler}, progress=Progress(), on_stuck=lambda _: None
-            )
+            source = Source(log, StoredOffsets(db, "memory"), {PLAYS.name: handler}, progress=Progress())
             await source.begin(frozenset(TopicPartition(PLAYS.name, number) for number in range(PLAYS.partitions)))
             gc.freeze()  # as a service does
             gc.set_threshold(50_000, 20, 50)

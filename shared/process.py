@@ -61,9 +61,8 @@ def read_file(settings: Settings, field: str) -> str:
     """The text of the file that a setting names. Raises Unusable when it cannot be read."""
     path = Path(getattr(settings, field))
     try:
-        return path.read_text().strip()
-    except OSError as error:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
         variable = env_name(type(settings), field)
-        raise Unusable(
-            f"{variable} names {path}, which cannot be read ({error.strerror}): name a file that can."
-        ) from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise Unusable(f"{variable} names {path}, which cannot be read ({why}): name a file that can.") from None

@@ -39,7 +39,12 @@ async def serve(settings: IngestSettings) -> None:
         handler = Handler(producer, lengths.get, clock, with_breaker=settings.ingest_breaker)
         stop, progress = asyncio.Event(), Progress()
         async with asyncio.TaskGroup() as tasks:
-            side = [tasks.create_task(lengths.failed()), tasks.create_task(_watch(handler, server, progress))]
+            side = [
+                tasks.create_task(lengths.failed()),
+                tasks.create_task(_log_windows(handler)),
+                # A partition is stuck when its topic is halted or Kafka does not acknowledge.
+                tasks.create_task(server.health.follow(progress.stuck)),
+            ]
             consuming = tasks.create_task(
                 consume_at_least_once(
                     events,
@@ -66,10 +71,8 @@ def _length_ms(track: bytes) -> int:
     return decode_track(track).duration_ms or 0
 
 
-async def _watch(handler: Handler, server: Server, progress: Progress) -> None:
-    """Tell health once a second: a partition is stuck when its topic is halted or Kafka does not acknowledge."""
+async def _log_windows(handler: Handler) -> None:
     while True:
-        await server.health.set(serving=not progress.stuck)
         await asyncio.sleep(1.0)
         _log_window(handler)
 

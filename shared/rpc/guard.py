@@ -88,7 +88,9 @@ class Guard:
                     if not isinstance(result, _Ending):
                         return result
                     ending = result
-                await context.abort(ending.code, ending.sentence, ((REASON_HEADER, ending.reason), (TRACE_HEADER, trace)))
+                await context.abort(
+                    ending.code, ending.sentence, ((REASON_HEADER, ending.reason), (TRACE_HEADER, trace))
+                )
                 return None  # not reached: abort raises
 
         return behaviour

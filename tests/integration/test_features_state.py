@@ -48,7 +48,6 @@ class State:
             StoredOffsets(db, "memory"),
             {PLAYS.name: PlaysHandler(letters), FEEDBACK.name: FeedbackHandler(letters)},
             progress=Progress(),
-            on_stuck=lambda _: None,
         )
         self.offsets: dict[int, int] = {}
 
