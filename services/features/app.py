@@ -42,7 +42,7 @@ def main() -> None:
 
 
 async def serve(settings: FeaturesSettings) -> None:
-    verifier = verifier_of(settings, clock_of(settings))
+    clock = clock_of(settings)
     servers, dsn = settings.kafka_bootstrap_servers, settings.features_database_url
     async with (
         Database.open(dsn, pool_size=_WRITERS, application_name="features", server_settings=_PLANS) as writing,
@@ -52,7 +52,7 @@ async def serve(settings: FeaturesSettings) -> None:
         Server(
             settings.features_listen,
             policies=POLICIES,
-            verifier=verifier,
+            verifier=verifier_of(settings, clock),
             servicers=[(add_UserFeatureServiceServicer_to_server, UserFeatureServicer(reading))],
             max_concurrent=_MAX_CALLS,
         ) as server,
@@ -60,7 +60,7 @@ async def serve(settings: FeaturesSettings) -> None:
         if not await topics_exist(event_log, (PLAYS, FEEDBACK, DEAD_LETTERS), asyncio.Event()):
             return
         progress = Progress()
-        dead_letters = DeadLetters(producer)
+        dead_letters = DeadLetters(producer, clock)
         source = Source(
             event_log,
             StoredOffsets(writing, await event_log.cluster_id()),

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import structlog
-from meiri.ingest.v1.dead_letter_pb2 import DeadLetter
 
 from services.ingest.domain import Breaker, judge
 from shared.clock import Clock
+from shared.codec.dead_letters import dead_letter
 from shared.codec.play_events import decode_play_event
 from shared.codec.plays import AcceptedEvent, encode_plays
 from shared.errors import Permanent, Transient
@@ -28,7 +28,7 @@ from shared.limits import (
     Refusal,
 )
 from shared.telemetry import TRACE_HEADER
-from shared.topics import DEAD_LETTERS, PLAY_IMPORTS, PLAYS, tenant_of_ingress
+from shared.topics import PLAY_IMPORTS, PLAYS, tenant_of_ingress
 
 log = structlog.get_logger()
 
@@ -229,18 +229,12 @@ def _traces(records: Sequence[Record]) -> Headers:
 
 
 def _dead_letter(record: Record, refusal: Refusal, received_at_ms: int) -> Outgoing:
-    """The record whole, with its origin and the reason. It keeps its partition number, so that redriving keeps order."""
     whose = owner_of_key(record.key)
-    letter = DeadLetter(
-        value=record.value or b"",
-        key=record.key or b"",
-        source_topic=record.topic,
-        source_partition=record.partition,
-        source_offset=record.offset,
+    return dead_letter(
+        record,
+        refusal.reason,
+        refusal.sentence,
         tenant_id=tenant_of_ingress(record.topic) or (whose.tenant_id if whose else ""),
-        reason=refusal.reason,
-        sentence=refusal.sentence,
+        received_at_ms=received_at_ms,
+        headers=_traces([record]),
     )
-    letter.received_at.FromMilliseconds(received_at_ms)
-    partition = record.partition % DEAD_LETTERS.partitions
-    return Outgoing(DEAD_LETTERS, partition, record.key, letter.SerializeToString(), _traces([record]))
