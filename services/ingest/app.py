@@ -34,7 +34,7 @@ async def serve(settings: IngestSettings) -> None:
         TopicView.open(events, TRACKS, decode_key=bytes.decode, decode_value=_length_ms) as lengths,
     ):
         # A play whose event names no length gets the catalogue's, so the catalogue comes first.
-        await lengths.ready(timeout_s=300.0)
+        await lengths.ready()
         gc.freeze()  # the catalogue stays: do not walk it again and again
         handler = Handler(producer, lengths.get, clock, with_breaker=settings.ingest_breaker)
         stop, progress = asyncio.Event(), Progress()

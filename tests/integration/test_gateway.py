@@ -86,6 +86,10 @@ async def test_an_operator_makes_a_tenant_and_tokens_that_work(doors: Doors) -> 
                 await accounts.CreateToken(
                     CreateTokenRequest(tenant_id=new_tenant(), subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
                 )
+            with pytest.raises(Permanent, match="tenant_id must be"):
+                await accounts.CreateToken(
+                    CreateTokenRequest(tenant_id="a\0", subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
+                )
             too_long = CreateTokenRequest(tenant_id=tenant_id, subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
             too_long.ttl.FromTimedelta(timedelta(days=367))
             with pytest.raises(Permanent, match="366 days"):
