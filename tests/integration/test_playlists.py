@@ -25,7 +25,7 @@ from shared.rpc.principal import Scope
 from shared.topics import ALL, DAILY_PLAYLISTS, Topic
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import ends_on_sigterm, eventually, running
+from tests.integration.running import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 
