@@ -18,6 +18,7 @@ from services.features.app import _PLANS
 from services.features.dead_letters import DeadLetters
 from services.features.handler import PlaysHandler
 from services.features.source import Delivered, Source
+from shared.clock import Clock
 from shared.codec.plays import AcceptedEvent, encode_plays
 from shared.ids import partition_of
 from shared.kafka.log import TopicPartition
@@ -78,10 +79,8 @@ async def main(plays: int) -> None:
         urls = await schemas.prepare(postgres.with_database(admin, name), dict.fromkeys(schemas.SCHEMAS, "bench"))
         async with Database.open(urls.urls["features"], pool_size=4, server_settings=_PLANS) as db:
             log = MemoryLog([PLAYS, DEAD_LETTERS])
-            handler = PlaysHandler(DeadLetters(log))
-            source = Source(
-                log, StoredOffsets(db, "memory"), {PLAYS.name: handler}, progress=Progress(), on_stuck=lambda _: None
-            )
+            handler = PlaysHandler(DeadLetters(log, Clock()))
+            source = Source(log, StoredOffsets(db, "memory"), {PLAYS.name: handler}, progress=Progress())
             await source.begin(frozenset(TopicPartition(PLAYS.name, number) for number in range(PLAYS.partitions)))
             gc.freeze()  # as a service does
             gc.set_threshold(50_000, 20, 50)

@@ -6,9 +6,7 @@ from hashlib import blake2b
 from typing import NewType
 
 TenantId = NewType("TenantId", str)
-UserId = NewType("UserId", str)
 TrackId = NewType("TrackId", str)
-ArtistId = NewType("ArtistId", str)
 TrackKey = NewType("TrackKey", int)
 """Unsigned 64-bit hash of a track id, the track's name inside columns."""
 EventId = NewType("EventId", bytes)
@@ -37,11 +35,6 @@ def user_topic_key(tenant_id: str, user_id: str) -> bytes:
 def partition_of(tenant_id: str, user_id: str, partitions: int) -> int:
     """The partition of every record about a user, in every topic keyed by tenant|user: crc32, which any client has."""
     return zlib.crc32(user_topic_key(tenant_id, user_id)) % partitions
-
-
-def content_event_id(*parts: str) -> EventId:
-    """The event id of a play whose client has none: the same content gives the same id, so a resend adds nothing."""
-    return EventId(blake2b("\x1f".join(parts).encode(), digest_size=16).digest())
 
 
 def provisional_track_id(title: str, artist: str) -> TrackId:

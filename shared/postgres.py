@@ -6,7 +6,7 @@ terminates the connection when a call's deadline passes: that aborts the socket,
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -62,13 +62,6 @@ class Queries:
         async with self._connection(timeout_s) as connection:
             await connection.executemany(sql, rows)
 
-    async def copy_records(
-        self, table: str, records: Iterable[Sequence[Any]], *, columns: Sequence[str], timeout_s: float = 30.0
-    ) -> None:
-        """Append `records` to `table` by binary COPY, all or none."""
-        async with self._connection(timeout_s) as connection:
-            await connection.copy_records_to_table(table, records=records, columns=list(columns))
-
 
 class Transaction(Queries):
     """One open transaction. A statement has its deadline, and the transaction's deadline holds for all of them."""
@@ -84,11 +77,11 @@ class Transaction(Queries):
 class Database(Queries):
     """A pool of `pool_size` connections, opened with `Database.open`. `fetch` and its like use one for one call."""
 
-    def __init__(self, dsn: str, pool_size: int, acquire_timeout_s: float, options: Mapping[str, Any]) -> None:
+    def __init__(self, dsn: str, pool_size: int, acquire_timeout_s: float, settings: Mapping[str, str]) -> None:
         self._dsn = dsn
         self._pool_size = pool_size
         self._acquire_timeout_s = acquire_timeout_s
-        self._options = options
+        self._server_settings = settings
         self._slots = asyncio.Semaphore(pool_size)
         self._idle: list[tuple[float, Connection]] = []  # (monotonic birth, connection), the last used at the end
         self._in_use = 0
@@ -105,10 +98,9 @@ class Database(Queries):
         acquire_timeout_s: float = 1.0,
         statement_timeout_s: float = 30.0,
         lock_timeout_s: float = 5.0,
-        init: Callable[[Connection], Awaitable[None]] | None = None,
         server_settings: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Self]:
-        """Connect, or raise `Unusable` with a sentence. `init` is awaited on each new connection (type codecs).
+        """Connect, or raise `Unusable` with a sentence.
 
         The server's own time limits back the client's: they end a statement whose client died.
         """
@@ -120,7 +112,7 @@ class Database(Queries):
             "client_connection_check_interval": "1s",
             **(server_settings or {}),
         }
-        db = cls(dsn, pool_size, acquire_timeout_s, {"server_settings": settings, "init": init})
+        db = cls(dsn, pool_size, acquire_timeout_s, settings)
         try:
             connection = await db._connect(_CONNECT_S)
         except (MeiriError, OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -189,12 +181,7 @@ class Database(Queries):
     async def _connect(self, timeout_s: float) -> Connection:
         try:
             async with asyncio.timeout(timeout_s):
-                connection = await asyncpg.connect(
-                    self._dsn, timeout=timeout_s, server_settings=self._options["server_settings"]
-                )
-                if init := self._options["init"]:
-                    await init(connection)
-                return connection
+                return await asyncpg.connect(self._dsn, timeout=timeout_s, server_settings=self._server_settings)
         except TimeoutError:
             raise Transient(f"Postgres did not accept a connection within {timeout_s:.1f} s: try again.") from None
 

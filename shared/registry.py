@@ -7,7 +7,6 @@ nothing. A release never changes; publishing the same bytes again is no error, p
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from shared.durable import flush_folder, flushed
 from shared.errors import Permanent
 
 MANIFEST = "manifest.json"
@@ -72,15 +72,16 @@ class Registry:
         try:
             temporary.chmod(0o755)
             for name, data in {**content.files, MANIFEST: manifest_bytes}.items():
-                _write_durably(temporary / name, data)
-            _flush_folder(temporary)
+                with flushed(temporary / name) as file:
+                    file.write(data)
+            flush_folder(temporary)
             temporary.rename(place)
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
             if place.exists():  # another process published it meanwhile
                 return self._same(place, ref)
             raise
-        _flush_folder(place.parent)
+        flush_folder(place.parent)
         return ref
 
     def open(self, ref: ReleaseRef) -> Path:
@@ -135,22 +136,6 @@ def _read(path: Path) -> bytes:
         raise Permanent(
             "release_missing", f"{path} is missing: the release was not published here or was removed."
         ) from None
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(path: Path) -> None:
-    """Flush the names in a folder: a rename is durable only after its folder has reached the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(data: bytes) -> bytes:

@@ -18,6 +18,7 @@ import pytest
 from infra.local import kafka, postgres, schemas
 from infra.local.servers import Servers, start_servers
 from infra.local.supervisor import Supervisor
+from shared.topics import Topic
 
 _RUNS = Path(__file__).parents[1] / "build" / "run"
 T = TypeVar("T")
@@ -125,6 +126,6 @@ def topic_name() -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="session")
-def topics(servers: RealServers) -> Callable[[Sequence[kafka.TopicLike]], None]:
+def topics(servers: RealServers) -> Callable[[Sequence[Topic]], None]:
     """Create topics on the real broker."""
     return lambda wanted: servers.call(kafka.create_topics(servers.bootstrap_servers, wanted))

@@ -12,7 +12,7 @@ umask 077
   # A Kafka cluster id is a UUID: 16 bytes in base64url without padding.
   echo "KAFKA_CLUSTER_ID=$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d '=')"
   echo "POSTGRES_PASSWORD=$(new)"
-  for service in GATEWAY INGEST FEATURES MATERIALISER PLAYLISTS; do
+  for service in GATEWAY FEATURES MATERIALISER PLAYLISTS; do
     echo "MEIRI_${service}_DB_PASSWORD=$(new)"
   done
 } > .env

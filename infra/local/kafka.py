@@ -5,11 +5,9 @@ import base64
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
@@ -18,20 +16,10 @@ from infra.local.ports import LOOPBACK, answers, claim, free_port
 from infra.local.supervisor import Child
 from infra.local.tool import finish_into
 from shared.errors import Unusable
+from shared.kafka.broker import KafkaLog
+from shared.topics import Topic
 
-_ALREADY_EXISTS = 36
-_REQUEST_TIMEOUT_MS = 10_000
-
-
-class TopicLike(Protocol):
-    """What of shared.topics.Topic is needed to create it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def partitions(self) -> int: ...
-    @property
-    def config(self) -> dict[str, str]: ...
+_REACH_S = 10.0
 
 
 async def prepare(home: Path, log: Path, *, port: int | None = None) -> tuple[Child, str]:
@@ -87,27 +75,10 @@ async def reach(bootstrap: str) -> None:
         )
 
 
-async def create_topics(bootstrap: str, topics: Iterable[TopicLike]) -> None:
+async def create_topics(bootstrap: str, topics: Sequence[Topic]) -> None:
     """Create those that are missing; one that exists keeps its partitions and its configuration."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=_REQUEST_TIMEOUT_MS)
-    new = [NewTopic(topic.name, topic.partitions, 1, topic_configs=dict(topic.config)) for topic in topics]
-    for topic in new:
-        # The broker's default, which a cluster sets to more than 1: the constructor refuses to say so.
-        topic.replication_factor = -1
-    if not new:
-        return
-    try:
-        await admin.start()
-        response = await admin.create_topics(new, timeout_ms=_REQUEST_TIMEOUT_MS)
-    except KafkaError as error:
-        raise Unusable(
-            f"Kafka at {bootstrap} did not create the topics ({error}): see its log, then start again."
-        ) from error
-    finally:
-        await admin.close()
-    for name, code, *message in response.topic_errors:
-        if code not in (0, _ALREADY_EXISTS):
-            raise Unusable(f"Kafka at {bootstrap} refused to create the topic {name} (error {code}): {message}.")
+    async with KafkaLog.open(bootstrap, client_id="setup", wait_s=_REACH_S) as log:
+        await log.create(topics)
 
 
 async def _answers_metadata(bootstrap: str) -> KafkaError | None:

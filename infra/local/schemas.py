@@ -14,7 +14,7 @@ import asyncpg
 from infra.local.tool import finish
 from shared.errors import Unusable
 
-SCHEMAS = ("gateway", "ingest", "features", "materialiser", "playlists")
+SCHEMAS = ("gateway", "features", "materialiser", "playlists")
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
 # Types that every schema may use (pgvector) and none owns.
 _SHARED = "extensions"

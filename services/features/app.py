@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -16,7 +15,6 @@ from services.features.handler import PlaysHandler
 from services.features.servicer import POLICIES, UserFeatureServicer
 from services.features.settings import FeaturesSettings
 from services.features.source import Source
-from shared.clock import Clock
 from shared.errors import Unusable
 from shared.kafka.broker import KafkaLog
 from shared.kafka.loop import topics_exist
@@ -24,9 +22,8 @@ from shared.kafka.partition import StoredOffsets
 from shared.kafka.producer import Producer
 from shared.kafka.progress import Progress
 from shared.postgres import Database
-from shared.process import run
+from shared.process import clock_of, run, verifier_of
 from shared.rpc.server import Server
-from shared.rpc.tokens import Verifier
 from shared.topics import DEAD_LETTERS, FEEDBACK, PLAYS
 
 log = structlog.get_logger()
@@ -45,8 +42,7 @@ def main() -> None:
 
 
 async def serve(settings: FeaturesSettings) -> None:
-    clock = Clock(Path(settings.clock_file) if settings.clock_file else None)
-    verifier = Verifier(_read(settings.token_public_key), clock)
+    clock = clock_of(settings)
     servers, dsn = settings.kafka_bootstrap_servers, settings.features_database_url
     async with (
         Database.open(dsn, pool_size=_WRITERS, application_name="features", server_settings=_PLANS) as writing,
@@ -56,40 +52,32 @@ async def serve(settings: FeaturesSettings) -> None:
         Server(
             settings.features_listen,
             policies=POLICIES,
-            verifier=verifier,
+            verifier=verifier_of(settings, clock),
             servicers=[(add_UserFeatureServiceServicer_to_server, UserFeatureServicer(reading))],
             max_concurrent=_MAX_CALLS,
         ) as server,
     ):
         if not await topics_exist(event_log, (PLAYS, FEEDBACK, DEAD_LETTERS), asyncio.Event()):
             return
-        loop = asyncio.get_running_loop()
-        health: set[asyncio.Task[None]] = set()
-
-        def on_stuck(stuck: bool) -> None:
-            task = loop.create_task(server.health.set(serving=not stuck))
-            health.add(task)
-            task.add_done_callback(health.discard)
-
-        dead_letters = DeadLetters(producer)
+        progress = Progress()
+        dead_letters = DeadLetters(producer, clock)
         source = Source(
             event_log,
             StoredOffsets(writing, await event_log.cluster_id()),
             {PLAYS.name: PlaysHandler(dead_letters), FEEDBACK.name: FeedbackHandler(dead_letters)},
-            progress=Progress(),
-            on_stuck=on_stuck,
+            progress=progress,
         )
         app = faust_app.create(
             servers, GROUP, (PLAYS, FEEDBACK), source, instance=settings.features_instance, failed=leave
         )
         await app.start()
-        watching = asyncio.create_task(_watch(app))
+        side = [asyncio.create_task(_watch(app)), asyncio.create_task(server.health.follow(progress.stuck))]
         try:
-            await server.health.set(serving=True)
             log.info("features.ready", instance=settings.features_instance)
             await server.serve_until_stopped()
         finally:
-            watching.cancel()
+            for task in side:
+                task.cancel()
             await app.stop()
         log.info("features.stopped")
 
@@ -110,12 +98,3 @@ def leave(error: BaseException) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(2 if isinstance(error, Unusable) else _EXIT_FAILED)
-
-
-def _read(public_key_file: str) -> str:
-    try:
-        return Path(public_key_file).read_text(encoding="ascii")
-    except (OSError, ValueError):
-        raise Unusable(
-            f"MEIRI_TOKEN_PUBLIC_KEY names {public_key_file}, which cannot be read: name the PEM file."
-        ) from None

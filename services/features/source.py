@@ -5,6 +5,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -48,7 +49,7 @@ class SkippedRecordsError(MeiriError):
 class Source:
     """Applies records through `StoredOffsets`, one transaction a batch of a partition, partitions at the same time.
 
-    `Transient` is tried again for as long as it takes; `on_stuck(True)` tells when that has lasted, `on_stuck(False)` when it
+    `Transient` is tried again for as long as it takes; a partition for which that has lasted is in `progress.stuck` until it
     is over. Any other error comes out of `apply` and must end the process: Faust acknowledges what failed, too.
     """
 
@@ -59,31 +60,27 @@ class Source:
         effects: Mapping[str, Effect[Any]],
         *,
         progress: Progress,
-        on_stuck: Callable[[bool], None],
     ) -> None:
         self._event_log = event_log
         self._offsets = offsets
         self._effects = effects
         self._progress = progress
-        self._on_stuck = on_stuck
         self._positions: dict[TopicPartition, int] = {}
-        self._stuck: set[str] = set()
 
     async def begin(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
         """Tell where to read each partition from: the stored offset, else the log's start."""
         async with asyncio.timeout(_BEGIN_WITHIN_S):
-            bounds = await self._retrying("bounds", lambda: self._event_log.bounds(sorted(partitions)))
             for partition in sorted(partitions):
-                self._positions[partition] = await self._retrying(
-                    _name(partition),
-                    lambda own=partition: self._offsets.begin(own, bounds[own]),  # type: ignore[misc]
-                )
+                self._positions[partition] = await self._retrying(partition, partial(self._begin, partition))
                 self._progress.began(partition, self._positions[partition])
         for partition in self._positions.keys() - partitions:
             del self._positions[partition]
             self._progress.ended(partition)
         log.info("features.reading_from", offsets={_name(own): self._positions[own] for own in sorted(partitions)})
         return dict(self._positions)
+
+    async def _begin(self, partition: TopicPartition) -> int:
+        return await self._offsets.begin(partition, (await self._event_log.bounds([partition]))[partition])
 
     async def apply(self, records: Sequence[Delivered], follows: Follows) -> dict[TopicPartition, int]:
         """Make the records count; returns the stored offsets of their partitions."""
@@ -103,10 +100,7 @@ class Source:
             ):  # given to another process meanwhile, which reads it from the stored offset
                 return
             self._check_gapless(partition, batch, follows)
-            stored = await self._retrying(
-                _name(partition),
-                lambda own=batch: self._offsets.apply(partition, own, effect),  # type: ignore[misc]
-            )
+            stored = await self._retrying(partition, partial(self._offsets.apply, partition, batch, effect))
             if partition in self._positions:
                 self._positions[partition] = stored
                 self._progress.fetched(partition, records[-1].offset + 1)
@@ -125,7 +119,7 @@ class Source:
                 )
             position = record.offset + 1
 
-    async def _retrying(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retrying(self, partition: TopicPartition, attempt: Callable[[], Awaitable[T]]) -> T:
         began = told = time.monotonic()
         delay_s, tries = 0.1, 0
         while True:
@@ -136,22 +130,16 @@ class Source:
                 tries += 1
                 if tries == 1 or now - told > 10.0:
                     told = now
-                    log.warning("features.retrying", what=what, tries=tries, error=str(error))
+                    log.warning("features.retrying", partition=_name(partition), tries=tries, error=str(error))
                 if now - began > _STUCK_AFTER_S:
-                    self._mark_stuck(what, stuck=True)
+                    self._progress.stuck.add(partition)
                 await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
                 delay_s = min(2 * delay_s, _RETRY_AT_MOST_S)
             else:
                 if tries:
-                    self._mark_stuck(what, stuck=False)
-                    log.info("features.recovered", what=what, tries=tries)
+                    self._progress.stuck.discard(partition)
+                    log.info("features.recovered", partition=_name(partition), tries=tries)
                 return result
-
-    def _mark_stuck(self, what: str, *, stuck: bool) -> None:
-        before = bool(self._stuck)
-        (self._stuck.add if stuck else self._stuck.discard)(what)
-        if bool(self._stuck) != before:
-            self._on_stuck(bool(self._stuck))
 
 
 def _batches(records: Sequence[Delivered]) -> Iterator[list[Delivered]]:

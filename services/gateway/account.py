@@ -15,13 +15,13 @@ from meiri.account.v1.account_service_pb2 import (
 )
 from meiri.account.v1.account_service_pb2_grpc import AccountServiceServicer
 
-from services.gateway.domain import refuse_tenant, refuse_user
+from services.gateway.domain import TENANT_ID_BAD, refuse_tenant, refuse_user
 from services.gateway.store import StateStore
 from shared.clock import Clock
 from shared.codec.state import encode_tenant, encode_user, tenant_from_message, user_from_message
 from shared.errors import Permanent
 from shared.kafka.log import EventLog
-from shared.limits import USER_ID, USER_ID_BAD
+from shared.limits import TENANT_ID, USER_ID, USER_ID_BAD
 from shared.rpc.errors import NotFound, PermissionDenied
 from shared.rpc.principal import Scope, principal, require_tenant, require_user
 from shared.rpc.tokens import mint
@@ -54,6 +54,8 @@ class Accounts(AccountServiceServicer):
         return UpsertTenantResponse(ingress_topic=topic.name)
 
     async def CreateToken(self, request: CreateTokenRequest, context: object) -> CreateTokenResponse:
+        if TENANT_ID.fullmatch(request.tenant_id) is None:
+            raise Permanent(*TENANT_ID_BAD)
         _require_admin_of(request.tenant_id)
         scope = _SCOPES.get(request.scope)
         if scope is None:
@@ -70,9 +72,7 @@ class Accounts(AccountServiceServicer):
         if not timedelta(0) < ttl <= MAX_TTL:
             raise Permanent("ttl_bad", "ttl must be from a second to 366 days.")
         if not await self._store.has(TENANTS, request.tenant_id):
-            raise NotFound(
-                "tenant_unknown", f"There is no tenant {request.tenant_id[:40]!a}: create it with UpsertTenant."
-            )
+            raise NotFound("tenant_unknown", f"There is no tenant {request.tenant_id}: create it with UpsertTenant.")
         now = self._clock.now()
         token = mint(
             self._private_pem, tenant_id=request.tenant_id, subject=request.subject, scope=scope, now=now, ttl=ttl

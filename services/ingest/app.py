@@ -34,12 +34,17 @@ async def serve(settings: IngestSettings) -> None:
         TopicView.open(events, TRACKS, decode_key=bytes.decode, decode_value=_length_ms) as lengths,
     ):
         # A play whose event names no length gets the catalogue's, so the catalogue comes first.
-        await lengths.ready(timeout_s=300.0)
+        await lengths.ready()
         gc.freeze()  # the catalogue stays: do not walk it again and again
         handler = Handler(producer, lengths.get, clock, with_breaker=settings.ingest_breaker)
         stop, progress = asyncio.Event(), Progress()
         async with asyncio.TaskGroup() as tasks:
-            side = [tasks.create_task(lengths.failed()), tasks.create_task(_watch(handler, server, progress))]
+            side = [
+                tasks.create_task(lengths.failed()),
+                tasks.create_task(_log_windows(handler)),
+                # A partition is stuck when its topic is halted or Kafka does not acknowledge.
+                tasks.create_task(server.health.follow(progress.stuck)),
+            ]
             consuming = tasks.create_task(
                 consume_at_least_once(
                     events,
@@ -66,10 +71,8 @@ def _length_ms(track: bytes) -> int:
     return decode_track(track).duration_ms or 0
 
 
-async def _watch(handler: Handler, server: Server, progress: Progress) -> None:
-    """Tell health once a second: a partition is stuck when its topic is halted or Kafka does not acknowledge."""
+async def _log_windows(handler: Handler) -> None:
     while True:
-        await server.health.set(serving=not progress.stuck)
         await asyncio.sleep(1.0)
         _log_window(handler)
 

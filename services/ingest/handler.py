@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import structlog
-from meiri.ingest.v1.dead_letter_pb2 import DeadLetter
 
 from services.ingest.domain import Breaker, judge
 from shared.clock import Clock
+from shared.codec.dead_letters import dead_letter
 from shared.codec.play_events import decode_play_event
 from shared.codec.plays import AcceptedEvent, encode_plays
 from shared.errors import Permanent, Transient
@@ -28,13 +28,15 @@ from shared.limits import (
     Refusal,
 )
 from shared.telemetry import TRACE_HEADER
-from shared.topics import DEAD_LETTERS, PLAY_IMPORTS, PLAYS, tenant_of_ingress
+from shared.topics import PLAY_IMPORTS, PLAYS, tenant_of_ingress
 
 log = structlog.get_logger()
 
 EVENTS_PER_RECORD = 2_500
 """An event takes at most about 400 bytes in a batch (ids at their limits), so a record stays under 1 MiB."""
 TRACES_PER_RECORD = 16
+MAX_OWNER = 105
+"""Characters of the longest tenant|user (40 and 64)."""
 IMPORT_WAIT_S = 1.0
 """An import batch lets live batches pass for at most this long, so that it comes forward in the end."""
 
@@ -64,17 +66,21 @@ class Owner(NamedTuple):
     partition: int
 
 
-@lru_cache(maxsize=65_536)
+def owner_of_key(key: bytes | None) -> Owner | None:
+    tenant_id, _, user_id = (key or b"")[: MAX_OWNER + 1].decode("ascii", "replace").partition("|")
+    return owner(tenant_id, user_id)
+
+
 def owner(tenant_id: str, user_id: str) -> Owner | None:
+    """None: there is no such tenant or user. Ids of any length come in here; only fit lengths may be remembered."""
+    return _owner(tenant_id, user_id) if len(tenant_id) + len(user_id) < MAX_OWNER else None
+
+
+@lru_cache(maxsize=65_536)
+def _owner(tenant_id: str, user_id: str) -> Owner | None:
     if USER_ID.fullmatch(user_id) is None or TENANT_ID.fullmatch(tenant_id) is None:
         return None
     return Owner(tenant_id, user_id, partition_of(tenant_id, user_id, PLAYS.partitions))
-
-
-@lru_cache(maxsize=65_536)
-def owner_of_key(key: bytes | None) -> Owner | None:
-    tenant_id, _, user_id = (key or b"").decode("ascii", "replace").partition("|")
-    return owner(tenant_id, user_id)
 
 
 class Handler:
@@ -223,18 +229,12 @@ def _traces(records: Sequence[Record]) -> Headers:
 
 
 def _dead_letter(record: Record, refusal: Refusal, received_at_ms: int) -> Outgoing:
-    """The record whole, with its origin and the reason. It keeps its partition number, so that redriving keeps order."""
     whose = owner_of_key(record.key)
-    letter = DeadLetter(
-        value=record.value or b"",
-        key=record.key or b"",
-        source_topic=record.topic,
-        source_partition=record.partition,
-        source_offset=record.offset,
+    return dead_letter(
+        record,
+        refusal.reason,
+        refusal.sentence,
         tenant_id=tenant_of_ingress(record.topic) or (whose.tenant_id if whose else ""),
-        reason=refusal.reason,
-        sentence=refusal.sentence,
+        received_at_ms=received_at_ms,
+        headers=_traces([record]),
     )
-    letter.received_at.FromMilliseconds(received_at_ms)
-    partition = record.partition % DEAD_LETTERS.partitions
-    return Outgoing(DEAD_LETTERS, partition, record.key, letter.SerializeToString(), _traces([record]))

@@ -10,6 +10,7 @@ from services.playlists.settings import PlaylistsSettings
 from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_stored
 from shared.kafka.partition import StoredOffsets
+from shared.kafka.progress import Progress
 from shared.postgres import Database
 from shared.process import clock_of, run, verifier_of
 from shared.rpc.server import Server
@@ -19,7 +20,7 @@ MAX_CONCURRENT = 256
 
 
 async def serve(settings: PlaylistsSettings) -> None:
-    stop = asyncio.Event()
+    stop, progress = asyncio.Event(), Progress()
     async with (
         Database.open(settings.playlists_database_url, application_name="playlists") as db,
         Server(
@@ -33,10 +34,13 @@ async def serve(settings: PlaylistsSettings) -> None:
         asyncio.TaskGroup() as tasks,
     ):
         offsets = StoredOffsets(db, await events.cluster_id())
-        tasks.create_task(consume_stored(events, "playlists", [DAILY_PLAYLISTS], offsets, keep, stop=stop))
-        await server.health.set(serving=True)
+        tasks.create_task(
+            consume_stored(events, "playlists", [DAILY_PLAYLISTS], offsets, keep, stop=stop, progress=progress)
+        )
+        health = tasks.create_task(server.health.follow(progress.stuck))
         await server.serve_until_stopped()
         stop.set()
+        health.cancel()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from meiri.playlist.v1.playlist_service_pb2_grpc import PlaylistServiceServicer
 
 from services.playlists import store
 from shared.errors import Permanent
+from shared.limits import USER_ID, USER_ID_BAD
 from shared.postgres import Database
 from shared.rpc.errors import NotFound
 from shared.rpc.policy import Policies, Policy
@@ -33,6 +34,8 @@ class PlaylistServicer(PlaylistServiceServicer):
         user_id = request.user_id or (caller.subject if caller.scope is Scope.USER else "")
         if not user_id:
             raise Permanent("user_missing", "Say whose list in user_id.")
+        if USER_ID.fullmatch(user_id) is None:
+            raise Permanent(*USER_ID_BAD)
         require_user(caller, user_id)
         found = await store.find(self._db, require_tenant(caller), user_id, _date(request))
         if found is None:

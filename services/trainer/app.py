@@ -19,6 +19,7 @@ from services.trainer.handler import Collector
 from services.trainer.settings import TrainerSettings
 from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_at_least_once
+from shared.kafka.progress import Progress
 from shared.process import clock_of, run, verifier_of
 from shared.rpc.server import Server
 from shared.topics import PLAYS
@@ -33,7 +34,7 @@ LOOK_EVERY_S = 60.0
 
 async def serve(settings: TrainerSettings) -> None:
     archive = Archive(Path(settings.archive))
-    stop = asyncio.Event()
+    stop, progress = asyncio.Event(), Progress()
     async with (
         Server(
             settings.trainer_listen,
@@ -54,13 +55,17 @@ async def serve(settings: TrainerSettings) -> None:
                 stop=stop,
                 max_records=MAX_RECORDS,
                 max_wait_s=MAX_WAIT_S,
+                progress=progress,
             )
         )
-        schedule = tasks.create_task(_schedule(settings, archive))
-        await server.health.set(serving=True)
+        side = [
+            tasks.create_task(_schedule(settings, archive)),
+            tasks.create_task(server.health.follow(progress.stuck)),
+        ]
         await server.serve_until_stopped()
         stop.set()
-        schedule.cancel()
+        for task in side:
+            task.cancel()
 
 
 async def _schedule(settings: TrainerSettings, archive: Archive) -> None:

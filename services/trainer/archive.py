@@ -5,7 +5,6 @@ columns of SCHEMA. A file appears whole or not at all. Delivery is at least once
 may come again, for ever: readers keep one row per (tenant, user, event_id).
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shared.codec.plays import AcceptedEvent
+from shared.durable import flush_folder, flushed
 
 DAY_MS = 86_400_000
 
@@ -92,13 +92,7 @@ def _write_whole(table: pa.Table, folder: Path, name: str) -> None:
     """Write beside the place, flush to disk, rename: a crash leaves no half file under a name that readers look at."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".{name}.tmp"
-    with temporary.open("wb") as file:
+    with flushed(temporary) as file:
         pq.write_table(table, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
     temporary.rename(folder / name)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_folder(folder)

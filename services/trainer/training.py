@@ -76,7 +76,7 @@ def tell(progress: Progress) -> None:
 
 async def _catalogue(events: KafkaLog, tenant_id: str) -> list[Track]:
     async with TopicView.open(events, TRACKS, decode_key=bytes.decode, decode_value=decode_track) as tracks:
-        await tracks.ready(timeout_s=300)
+        await tracks.ready()
         return [track for _, track in tracks.items() if track.tenant_id == tenant_id]
 
 

@@ -17,10 +17,6 @@ Handler = Callable[[TopicPartition, Sequence[Record]], Awaitable[None]]
 """Takes a batch of one partition. To return says that its effects are safe; `Transient` asks for the same batch again."""
 
 
-def _nobody(_: bool) -> None:
-    return
-
-
 async def consume_at_least_once(
     log: EventLog,
     group: str,
@@ -32,7 +28,6 @@ async def consume_at_least_once(
     max_records: int = 1000,
     max_wait_s: float = 0.02,
     progress: Progress | None = None,
-    on_stuck: Callable[[bool], None] = _nobody,
     stuck_after_s: float = 5.0,
     deaf_after_s: float = 60.0,
     commit_every_s: float = 0.5,
@@ -41,8 +36,8 @@ async def consume_at_least_once(
     """Handle batches of `topics` and of the topics that match `pattern`, from the earliest record on.
 
     A batch has at most `max_records`, and waits at most `max_wait_s` for company. One partition's batches come one after
-    another, different partitions' at the same time. `on_stuck(True)` when a batch has failed for `stuck_after_s`,
-    `on_stuck(False)` when that is over. When records are there but none arrive for `deaf_after_s`, it raises.
+    another, different partitions' at the same time. A partition whose batch has failed for `stuck_after_s` is in
+    `progress.stuck` until that is over. When records are there but none arrive for `deaf_after_s`, it raises.
     """
     await Loop(
         log,
@@ -54,7 +49,6 @@ async def consume_at_least_once(
         max_records=max_records,
         max_wait_s=max_wait_s,
         progress=progress or Progress(),
-        on_stuck=on_stuck,
         stuck_after_s=stuck_after_s,
         deaf_after_s=deaf_after_s,
         commit_every_s=commit_every_s,
@@ -74,7 +68,6 @@ async def consume_stored(
     max_records: int = 1000,
     max_wait_s: float = 0.02,
     progress: Progress | None = None,
-    on_stuck: Callable[[bool], None] = _nobody,
     stuck_after_s: float = 5.0,
     deaf_after_s: float = 60.0,
     drain_s: float = 10.0,
@@ -90,7 +83,6 @@ async def consume_stored(
         max_records=max_records,
         max_wait_s=max_wait_s,
         progress=progress or Progress(),
-        on_stuck=on_stuck,
         stuck_after_s=stuck_after_s,
         deaf_after_s=deaf_after_s,
         commit_every_s=1.0,

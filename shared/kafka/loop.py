@@ -61,7 +61,6 @@ class Loop:
         max_records: int,
         max_wait_s: float,
         progress: Progress,
-        on_stuck: Callable[[bool], None],
         stuck_after_s: float,
         deaf_after_s: float,
         commit_every_s: float,
@@ -77,7 +76,6 @@ class Loop:
         self._max_records = max_records
         self._max_wait_s = max_wait_s
         self._progress = progress
-        self._on_stuck = on_stuck
         self._stuck_after_s = stuck_after_s
         self._deaf_after_s = deaf_after_s
         self._commit_every_s = commit_every_s
@@ -198,7 +196,7 @@ class Loop:
                         error=str(error),
                     )
                 if now - began > self._stuck_after_s:
-                    self._mark_stuck(partition, stuck=True)
+                    self._progress.stuck.add(partition)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(delay_s * random.uniform(0.5, 1.0)):  # noqa: S311
                         await worker.halt.wait()
@@ -208,17 +206,8 @@ class Loop:
             else:
                 if tries:
                     log.info("consumer.recovered", group=self._group, partition=_name(partition), tries=tries)
-                    self._mark_stuck(partition, stuck=False)
+                    self._progress.stuck.discard(partition)
                 return result
-
-    def _mark_stuck(self, partition: TopicPartition, *, stuck: bool) -> None:
-        before = bool(self._progress.stuck)
-        if stuck:
-            self._progress.stuck.add(partition)
-        else:
-            self._progress.stuck.discard(partition)
-        if bool(self._progress.stuck) != before:
-            self._on_stuck(bool(self._progress.stuck))
 
     async def _drain(self, member: Member, workers: Sequence[_Worker]) -> None:
         """Let each of `workers` finish the batch it holds, at most `drain_s`, then commit and forget them."""
@@ -238,7 +227,6 @@ class Loop:
                 await asyncio.wait(late, timeout=2.0)
             await self._commit(member)
         for worker in workers:
-            self._mark_stuck(worker.partition, stuck=False)
             self._progress.ended(worker.partition)
             self._done.pop(worker.partition, None)
             if self._workers.get(worker.partition) is worker:

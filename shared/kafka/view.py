@@ -65,7 +65,7 @@ class TopicView(Generic[K, V]):
             view._following.cancel()
             await asyncio.wait([view._following])
 
-    async def ready(self, timeout_s: float = 60.0) -> None:
+    async def ready(self, timeout_s: float = 300.0) -> None:
         """Return when everything the topic held at the start has been read; `Transient` if that takes longer."""
         try:
             async with asyncio.timeout(timeout_s):

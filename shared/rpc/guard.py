@@ -20,7 +20,7 @@ from shared.rpc import principal as principals
 from shared.rpc.errors import Exhausted, PermissionDenied, Unauthenticated, code_of
 from shared.rpc.metrics import Metrics
 from shared.rpc.policy import Policy
-from shared.rpc.principal import TENANT_HEADER, Principal, Scope, require_tenant
+from shared.rpc.principal import TENANT_HEADER, Principal, require_tenant
 from shared.rpc.tokens import Verifier
 from shared.telemetry import TRACE_HEADER, bound_trace, new_trace_id
 
@@ -68,7 +68,9 @@ class Guard:
     def _behaviour(self, method: str, policy: Policy, run: Behaviour) -> Behaviour:
         async def behaviour(request: Any, context: Any) -> bytes | None:
             metadata: Metadata = dict(context.invocation_metadata())
-            with bound_trace(_trace_id(metadata)):
+            trace = _trace_id(metadata)
+            context.set_trailing_metadata(((TRACE_HEADER, trace),))
+            with bound_trace(trace):
                 try:
                     budget_s = _budget_s(context.time_remaining(), policy)
                     caller = _admit(self._authenticate(metadata), metadata, policy)
@@ -86,7 +88,9 @@ class Guard:
                     if not isinstance(result, _Ending):
                         return result
                     ending = result
-                await context.abort(ending.code, ending.sentence, ending.trailing)
+                await context.abort(
+                    ending.code, ending.sentence, ((REASON_HEADER, ending.reason), (TRACE_HEADER, trace))
+                )
                 return None  # not reached: abort raises
 
         return behaviour
@@ -155,7 +159,7 @@ class _Ending:
     def __init__(self, code: grpc.StatusCode, sentence: str, reason: str) -> None:
         self.code = code
         self.sentence = sentence[:MAX_SENTENCE]
-        self.trailing = ((REASON_HEADER, reason),)
+        self.reason = reason
 
 
 def _ending(error: Permanent | Transient) -> _Ending:
@@ -189,7 +193,7 @@ def _admit(caller: Principal, metadata: Metadata, policy: Policy) -> Principal:
     if caller.scope not in policy.scopes:
         raise PermissionDenied("scope_denied", f"This method is not for tokens of scope {caller.scope}.")
     named = metadata.get(TENANT_HEADER)
-    if named is not None and caller.scope is Scope.SERVICE:
+    if named is not None and caller.tenant_id is None:  # a service of ours, or the operator
         caller = Principal(TenantId(str(named)) if named else None, caller.subject, caller.scope)
     elif named is not None and named != caller.tenant_id:
         raise PermissionDenied("other_tenant", "This token allows calls about its own tenant only.")

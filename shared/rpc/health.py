@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Collection
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -23,6 +24,12 @@ class Health:
     async def set(self, serving: bool) -> None:
         self.serving = serving and not self._draining
         await self.servicer.set("", _SERVING if self.serving else _NOT_SERVING)
+
+    async def follow(self, stuck: Collection[object]) -> None:
+        """Say once a second, until cancelled, that the server is ready while nothing is `stuck`."""
+        while True:
+            await self.set(serving=not stuck)
+            await asyncio.sleep(1.0)
 
     async def drain(self) -> None:
         self._draining = True

@@ -8,7 +8,7 @@ from shared.ids import TenantId
 from shared.rpc.errors import PermissionDenied
 
 TENANT_HEADER = "meiri-tenant"
-"""The gRPC metadata that names the tenant a service-scope token acts for."""
+"""The gRPC metadata that names the tenant which a token without a tenant (a service's, the operator's) acts for."""
 
 
 class Scope(StrEnum):

@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,10 +19,10 @@ from shared.ids import new_event_id
 from shared.kafka.broker import KafkaLog
 from shared.kafka.log import Record, TopicPartition
 from shared.rpc.client import Channel, channel
-from shared.rpc.health import wait_serving
 from shared.rpc.principal import Scope
 from shared.rpc.tokens import generate_key_pair, mint
 from shared.topics import PLAYS, Topic
+from tests.integration.running import running
 
 PRIVATE, PUBLIC = generate_key_pair()
 
@@ -65,7 +65,7 @@ class Doors:
             gateway_database_url=self.gateway_url,
             gateway_token_private_key=str(self._private),
         )
-        async with _running(serve_gateway(settings), address):
+        async with running(serve_gateway(settings), address):
             yield address
 
     @asynccontextmanager
@@ -75,30 +75,13 @@ class Doors:
         settings = IngestSettings(
             kafka_bootstrap_servers=self.bootstrap_servers, token_public_key=str(self._public), ingest_listen=address
         )
-        async with _running(serve_ingest(settings), address):
+        async with running(serve_ingest(settings), address):
             yield address
 
     @asynccontextmanager
     async def log(self) -> AsyncIterator[KafkaLog]:
         async with KafkaLog.open(self.bootstrap_servers) as opened:
             yield opened
-
-
-@asynccontextmanager
-async def _running(service: Coroutine[object, object, None], address: str) -> AsyncIterator[None]:
-    task = asyncio.create_task(service)
-    ready = asyncio.create_task(wait_serving(address, timeout_s=30.0))
-    try:
-        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-        await ready
-        yield
-    finally:
-        ready.cancel()
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def calling(address: str, bearer: str) -> Channel:

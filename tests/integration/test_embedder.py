@@ -31,7 +31,7 @@ from shared.two_tower.release import release_content
 from shared.two_tower.train import Recipe, train
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import ends_on_sigterm, eventually, running
+from tests.integration.running import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 NOW = datetime(2032, 6, 15, 12, 0, tzinfo=UTC)

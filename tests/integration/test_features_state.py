@@ -14,6 +14,7 @@ from services.features.feedback import FeedbackHandler
 from services.features.handler import PlaysHandler
 from services.features.servicer import UserFeatureServicer
 from services.features.source import Delivered, SkippedRecordsError, Source
+from shared.clock import Clock
 from shared.codec.plays import AcceptedEvent, encode_plays
 from shared.columns import array
 from shared.errors import Permanent
@@ -42,13 +43,12 @@ class State:
     def __init__(self, db: Database) -> None:
         self.db = db
         self.log = MemoryLog([PLAYS, FEEDBACK, DEAD_LETTERS])
-        letters = DeadLetters(self.log)
+        letters = DeadLetters(self.log, Clock())
         self.source = Source(
             self.log,
             StoredOffsets(db, "memory"),
             {PLAYS.name: PlaysHandler(letters), FEEDBACK.name: FeedbackHandler(letters)},
             progress=Progress(),
-            on_stuck=lambda _: None,
         )
         self.offsets: dict[int, int] = {}
 
@@ -199,13 +199,14 @@ async def test_a_record_that_cannot_be_counted_goes_to_the_dead_letters_and_the_
         "early": good._replace(started_at_ms=-(2**62)),
     }
     poison = encode_plays([made[value]]) if isinstance(value, str) else value
-    record = Delivered(PLAYS.name, partition, 0, 0, b"key", poison, ())
+    record = Delivered(PLAYS.name, partition, 0, 7_000, b"key", poison, ())
     await state.source.apply([record, record._replace(offset=1, value=encode_plays([good]))], contiguous)
     assert await state.cells() == recount([good])
     letters = state.log.records(DEAD_LETTERS)
     assert len(letters) == 1
     letter = DeadLetter.FromString(letters[0].value or b"")
     assert (letter.value, letter.key, letter.reason) == (poison, b"key", reason)
+    assert (letter.tenant_id, letter.received_at.ToMilliseconds()) == ("", 7_000)
     assert (letter.source_topic, letter.source_partition, letter.source_offset) == (PLAYS.name, partition, 0)
 
 
@@ -296,7 +297,8 @@ async def test_the_newest_feedback_of_a_target_holds_in_any_order(state: State) 
 async def test_feedback_that_cannot_be_kept_goes_to_the_dead_letters(state: State, key: bytes, value: bytes) -> None:
     await give(state, [(key, value)])
     assert await held(state) == []
-    assert len(state.log.records(DEAD_LETTERS)) == 1
+    (letter,) = state.log.records(DEAD_LETTERS)
+    assert DeadLetter.FromString(letter.value or b"").tenant_id == "aurora"
 
 
 async def test_users_are_listed_page_by_page(state: State) -> None:

@@ -1,7 +1,6 @@
 """The gateway on real Kafka and Postgres, called by gRPC."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -33,20 +32,8 @@ from shared.kafka.producer import Producer
 from shared.postgres import Database
 from shared.rpc.errors import NotFound, PermissionDenied
 from shared.rpc.principal import Scope
-from shared.topics import ALL, PLAY_EVENTS, TENANTS, TRACKS, USERS, Topic, ingress_topic
-from tests.conftest import RealServers
+from shared.topics import PLAY_EVENTS, TENANTS, TRACKS, USERS, Topic, ingress_topic
 from tests.integration.doors import Doors, calling, everything, latest, new_tenant, play, token, until
-
-
-@pytest.fixture(scope="module")
-def doors(
-    servers: RealServers,
-    database: Databases,
-    topics: Callable[[tuple[Topic, ...]], None],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Doors:
-    topics(ALL)
-    return Doors(tmp_path_factory.mktemp("doors"), servers.bootstrap_servers, database.urls["gateway"])
 
 
 def _tracks(count: int, *, title: str = "Low Tide") -> list[Track]:
@@ -85,6 +72,10 @@ async def test_an_operator_makes_a_tenant_and_tokens_that_work(doors: Doors) -> 
             with pytest.raises(NotFound):
                 await accounts.CreateToken(
                     CreateTokenRequest(tenant_id=new_tenant(), subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
+                )
+            with pytest.raises(Permanent, match="tenant_id must be"):
+                await accounts.CreateToken(
+                    CreateTokenRequest(tenant_id="a\0", subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
                 )
             too_long = CreateTokenRequest(tenant_id=tenant_id, subject="mira", scope=TokenScope.TOKEN_SCOPE_APP)
             too_long.ttl.FromTimedelta(timedelta(days=367))

@@ -1,10 +1,8 @@
 """A play's way from the gateway through ingest, on real Kafka."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 
-import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from meiri.catalog.v1.catalog_service_pb2 import UpsertTracksRequest
 from meiri.catalog.v1.catalog_service_pb2_grpc import CatalogServiceStub
@@ -13,27 +11,14 @@ from meiri.ingest.v1.dead_letter_pb2 import DeadLetter
 from meiri.playback.v1.play_event_service_pb2 import ImportPlaysRequest, PublishPlaysRequest
 from meiri.playback.v1.play_event_service_pb2_grpc import PlayEventServiceStub
 
-from infra.local.schemas import Databases
 from shared.ids import partition_of, provisional_track_id, user_topic_key
 from shared.kafka.broker import KafkaLog
 from shared.kafka.log import Outgoing, TopicPartition
 from shared.kafka.producer import Producer
 from shared.rpc.health import is_serving
 from shared.rpc.principal import Scope
-from shared.topics import ALL, DEAD_LETTERS, PLAY_EVENTS, PLAYS, TRACKS, Topic, ingress_topic
-from tests.conftest import RealServers
+from shared.topics import DEAD_LETTERS, PLAY_EVENTS, PLAYS, TRACKS, Topic, ingress_topic
 from tests.integration.doors import Doors, accepted, calling, everything, latest, new_tenant, play, token, until
-
-
-@pytest.fixture(scope="module")
-def doors(
-    servers: RealServers,
-    database: Databases,
-    topics: Callable[[tuple[Topic, ...]], None],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Doors:
-    topics(ALL)
-    return Doors(tmp_path_factory.mktemp("doors"), servers.bootstrap_servers, database.urls["gateway"])
 
 
 async def test_each_acknowledged_play_live_or_imported_is_in_plays_once(doors: Doors) -> None:

@@ -13,7 +13,6 @@ import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from infra.local.kafka import TopicLike
 from shared.topics import Topic
 from tests.conftest import RealServers
 
@@ -147,7 +146,7 @@ def test_servers_start_without_a_network_once_their_packages_are_there(servers: 
 
 
 async def test_a_broker_killed_with_9_comes_back_with_its_port_and_its_records(
-    servers: RealServers, topics: Callable[[Sequence[TopicLike]], None], topic_name: Callable[[str], str]
+    servers: RealServers, topics: Callable[[Sequence[Topic]], None], topic_name: Callable[[str], str]
 ) -> None:
     topic = Topic(topic_name("servers.survivors"), partitions=1)
     await asyncio.to_thread(topics, [topic])

@@ -38,7 +38,8 @@ from shared.topics import ALL, DAILY_PLAYLISTS, TENANTS, TRACKS, USERS, Topic
 from tests.conftest import RealServers
 from tests.fakes import FakeEmbedder, FakeFeatures, Heard, embedder_server, features_server
 from tests.integration.doors import PRIVATE, PUBLIC, everything, new_tenant
-from tests.integration.lists_world import EPOCH, SmallTenant, ends_on_sigterm, eventually, recommended, running
+from tests.integration.lists_world import EPOCH, SmallTenant, recommended
+from tests.integration.running import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 NOON = datetime(2032, 6, 15, 12, 0, tzinfo=UTC)

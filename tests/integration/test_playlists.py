@@ -25,7 +25,7 @@ from shared.rpc.principal import Scope
 from shared.topics import ALL, DAILY_PLAYLISTS, Topic
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import ends_on_sigterm, eventually, running
+from tests.integration.running import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 
@@ -131,6 +131,8 @@ async def test_a_date_without_a_list_is_not_found_and_a_word_that_is_no_date_is_
             await reader.get(user_id="mira", playlist_date="yesterday")
         with pytest.raises(Permanent, match="Say whose list"):
             await reader.get()
+        with pytest.raises(Permanent, match="1 to 64 of A-Z"):
+            await reader.get(user_id="mira\0")
 
 
 async def test_a_listener_reads_their_own_list_and_nobody_elses(reader: Reader) -> None:

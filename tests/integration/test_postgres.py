@@ -62,8 +62,7 @@ async def usable(db: Database, within_s: float) -> float:
 async def test_calls_return_rows_values_and_tags(db: Database) -> None:
     async with db.transaction() as tx:
         await tx.execute("CREATE TEMP TABLE t (a int, b text) ON COMMIT DROP")
-        await tx.executemany("INSERT INTO t VALUES ($1, $2)", [(1, "x"), (2, "y")])
-        await tx.copy_records("t", [(3, "z")], columns=("a", "b"))
+        await tx.executemany("INSERT INTO t VALUES ($1, $2)", [(1, "x"), (2, "y"), (3, "z")])
         assert await tx.execute("UPDATE t SET b = 'w' WHERE a < 3") == "UPDATE 2"
         rows = await tx.fetch("SELECT a, b FROM t ORDER BY a")
         assert [(row["a"], row[1]) for row in rows] == [(1, "w"), (2, "w"), (3, "z")]

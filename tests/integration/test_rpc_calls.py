@@ -186,6 +186,20 @@ async def test_principals_and_traces_of_calls_at_the_same_time_do_not_mix() -> N
             await asyncio.gather(*(one_call(n, KINDS[n % 4]) for n in range(100)))
 
 
+@pytest.mark.parametrize("word", ["hello", "not found"])
+async def test_every_answer_tells_its_trace_id_to_whoever_wants_to_follow_it(word: str) -> None:
+    async with (
+        echo_server(Echo()) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as plain,
+    ):
+        call = Stub(plain).get(
+            StringValue(value=word),
+            metadata=(("authorization", f"Bearer {token()}"), ("meiri-trace-id", "trace-1")),
+            timeout=2,
+        )
+        assert dict(await call.trailing_metadata())["meiri-trace-id"] == "trace-1"
+
+
 async def test_a_trace_id_that_could_forge_a_log_line_is_replaced() -> None:
     async with echo_server(Echo()) as server, channel(f"127.0.0.1:{server.port}", token=token()) as opened:
         answer = await Stub(opened).get(StringValue(value="x"), metadata=(("meiri-trace-id", 'a"} {"event":"b'),))

@@ -99,7 +99,11 @@ async def test_each_scope_acts_for_the_tenant_it_may_act_for() -> None:
             assert json.loads(answer.value) | {"trace": "", "left": 0} == {
                 "tenant": None, "subject": "root", "scope": "admin", "word": "hello", "trace": "", "left": 0,
             }  # fmt: skip
-            with tenant_scope("acme"), pytest.raises(PermissionDenied, match="own tenant"):
+            with tenant_scope("globex"):
+                answer = await Stub(opened).operate(StringValue(value="hello"))
+            assert json.loads(answer.value)["tenant"] == "globex"
+        async with channel(address, token=token(Scope.ADMIN, tenant="acme", subject="root")) as opened:
+            with tenant_scope("globex"), pytest.raises(PermissionDenied, match="own tenant"):
                 await Stub(opened).operate(StringValue(value="hello"))
 
 

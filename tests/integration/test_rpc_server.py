@@ -125,6 +125,18 @@ async def test_health_follows_the_service_and_needs_no_token_and_no_room() -> No
         await wait_serving(address, 0.3)
 
 
+async def test_health_follows_what_is_stuck() -> None:
+    stuck: set[str] = set()
+    async with echo_server(Echo()) as server:
+        following = asyncio.create_task(server.health.follow(stuck))
+        await settled(lambda: server.health.serving)
+        stuck.add("playback.plays.v1-0")
+        await settled(lambda: not server.health.serving)
+        stuck.clear()
+        await settled(lambda: server.health.serving)
+        following.cancel()
+
+
 async def test_a_health_watcher_sees_the_drain() -> None:
     async with echo_server(Echo(), grace_s=0.5) as server:
         await server.health.set(True)

@@ -34,7 +34,7 @@ from shared.topics import ALL, MODEL_RELEASES, PLAYS, TRACKS, Topic
 from shared.two_tower.scorer import Scorer
 from tests.conftest import RealServers
 from tests.integration.doors import PUBLIC, latest, new_tenant
-from tests.integration.lists_world import ends_on_sigterm, eventually, running
+from tests.integration.running import ends_on_sigterm, eventually, running
 
 Topics = Callable[[Sequence[Topic]], None]
 

@@ -9,7 +9,7 @@ from meiri.ingest.v1.dead_letter_pb2 import DeadLetter
 from meiri.playback.v1.play_event_pb2 import PlayEvent
 from structlog.testing import capture_logs
 
-from services.ingest.handler import Handler
+from services.ingest.handler import Handler, _owner, owner, owner_of_key
 from shared.clock import Clock
 from shared.codec.plays import AcceptedEvent, decode_plays
 from shared.errors import Transient
@@ -129,6 +129,14 @@ async def test_an_ingress_event_without_a_fit_user_is_a_dead_letter_of_the_topic
     rig = Rig()
     await rig.handle(_records([_event(user_id="a b").SerializeToString()], topic=ingress_topic("birch"), key=None))
     assert [(letter.reason, letter.tenant_id) for letter in rig.letters] == [("user_id_bad", "birch")]
+
+
+def test_ids_of_any_length_are_judged_and_only_fit_ones_fill_the_memory() -> None:
+    longest = "t" * 40, "u" * 64
+    assert owner_of_key("|".join(longest).encode()) == owner(*longest) is not None
+    remembered = _owner.cache_info().currsize
+    assert owner("t", "u" * 200) is owner_of_key(b"t|" + b"u" * 200) is owner_of_key(b"x" * 1_000_000) is None
+    assert _owner.cache_info().currsize == remembered
 
 
 async def test_an_arrival_that_no_door_can_have_stamped_is_replaced_by_append_time() -> None:

@@ -1,4 +1,4 @@
-"""docs/log-events.md lists every event the code logs, and none that it does not."""
+"""docs/log-events.md lists every event the code logs, with its level, and none that it does not."""
 
 import ast
 import re
@@ -9,9 +9,9 @@ LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 EVENT_NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
-def logged_events() -> dict[str, str]:
-    """Event name → the place that logs it, for every call `log.<level>(…)` of ours."""
-    found: dict[str, str] = {"library.log": "shared/telemetry.py"}
+def logged_events() -> dict[tuple[str, str], str]:
+    """(event name, level) → the place that logs it, for every call `log.<level>(…)` of ours."""
+    found = {("library.log", "as given"): "shared/telemetry.py"}
     for folder in ("services", "shared", "infra"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):
@@ -29,18 +29,18 @@ def logged_events() -> dict[str, str]:
                     assert EVENT_NAME.fullmatch(str(argument.value)), (
                         f"{place}: {argument.value!r} is no dotted event name"
                     )
-                    found[str(argument.value)] = place
+                    found[str(argument.value), node.func.attr.replace("exception", "error")] = place
     return found
 
 
-def listed_events() -> set[str]:
+def listed_events() -> set[tuple[str, str]]:
     page = (ROOT / "docs" / "log-events.md").read_text()
-    return set(re.findall(r"^\| `([a-z0-9_.]+)` \|", page, flags=re.MULTILINE))
+    return set(re.findall(r"^\| `([a-z0-9_.]+)` \| ([a-z ]+) \|", page, flags=re.MULTILINE))
 
 
-def test_every_logged_event_is_listed_with_its_meaning() -> None:
-    logged = logged_events()
-    assert {name: place for name, place in logged.items() if name not in listed_events()} == {}
+def test_every_logged_event_is_listed_with_its_level_and_meaning() -> None:
+    listed = listed_events()
+    assert {event: place for event, place in logged_events().items() if event not in listed} == {}
 
 
 def test_every_listed_event_is_logged_somewhere() -> None:

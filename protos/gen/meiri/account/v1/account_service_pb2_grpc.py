@@ -66,7 +66,7 @@ class AccountServiceServicer:
 
     def CreateToken(self, request, context):
         """Sign a token; it is shown this once and not stored. Scope: admin.
-        Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED.
+        Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (retry).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,7 @@ class AccountServiceStub:
     """
     CreateToken: _grpc.UnaryUnaryMultiCallable[_account_service_pb2.CreateTokenRequest, _account_service_pb2.CreateTokenResponse]
     """Sign a token; it is shown this once and not stored. Scope: admin.
-    Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED.
+    Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (retry).
     """
     UpsertUsers: _grpc.UnaryUnaryMultiCallable[_account_service_pb2.UpsertUsersRequest, _account_service_pb2.UpsertUsersResponse]
     """Create or replace listeners' settings, whole. At most 1000. Scopes: app, user (one's own only).
@@ -57,7 +57,7 @@ class AccountServiceAsyncStub(AccountServiceStub):
     """
     CreateToken: _aio.UnaryUnaryMultiCallable[_account_service_pb2.CreateTokenRequest, _account_service_pb2.CreateTokenResponse]  # type: ignore[assignment]
     """Sign a token; it is shown this once and not stored. Scope: admin.
-    Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED.
+    Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (retry).
     """
     UpsertUsers: _aio.UnaryUnaryMultiCallable[_account_service_pb2.UpsertUsersRequest, _account_service_pb2.UpsertUsersResponse]  # type: ignore[assignment]
     """Create or replace listeners' settings, whole. At most 1000. Scopes: app, user (one's own only).
@@ -84,7 +84,7 @@ class AccountServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_account_service_pb2.CreateTokenResponse, _abc.Awaitable[_account_service_pb2.CreateTokenResponse]]:
         """Sign a token; it is shown this once and not stored. Scope: admin.
-        Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED.
+        Fails with INVALID_ARGUMENT, NOT_FOUND (no such tenant), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (retry).
         """
 
     @_abc_1.abstractmethod

@@ -54,7 +54,7 @@ class DeadLetter(_message.Message):
     """One sentence that says what is wrong and what to do."""
     @_builtins.property
     def received_at(self) -> _timestamp_pb2.Timestamp:
-        """When the event came through the door; absent when the record does not say and the broker's append time is not known."""
+        """When the event came through the door, or where the record does not say it, when the broker appended the record."""
 
     def __init__(
         self,
