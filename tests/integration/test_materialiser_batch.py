@@ -29,7 +29,8 @@ from shared.rpc.principal import Scope
 from shared.topics import Topic
 from tests.fakes import FakeEmbedder, FakeFeatures, Heard, embedder_server, features_server
 from tests.integration.doors import PUBLIC, new_tenant, token
-from tests.integration.lists_world import EPOCH, SmallTenant, eventually, recommended
+from tests.integration.lists_world import EPOCH, SmallTenant, recommended
+from tests.integration.running import eventually
 
 NOON = datetime(2032, 6, 15, 12, 0, tzinfo=UTC)
 
