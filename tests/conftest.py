@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -22,6 +23,11 @@ from shared.topics import Topic
 
 _RUNS = Path(__file__).parents[1] / "build" / "run"
 T = TypeVar("T")
+
+
+def pytest_configure() -> None:
+    """A shell starts what it runs in the background with Ctrl-C ignored, and every process below would inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class RealServers:
