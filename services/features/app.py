@@ -16,6 +16,7 @@ from services.features.servicer import POLICIES, UserFeatureServicer
 from services.features.settings import FeaturesSettings
 from services.features.source import Source
 from shared.errors import Unusable
+from shared.kafka.adopt import COMMAND, adopt_offsets
 from shared.kafka.broker import KafkaLog
 from shared.kafka.loop import topics_exist
 from shared.kafka.partition import StoredOffsets
@@ -38,7 +39,11 @@ _PLANS = {"enable_seqscan": "off", "jit": "off"}
 
 
 def main() -> None:
-    run("features", FeaturesSettings, serve)
+    run("features", FeaturesSettings, adopt if sys.argv[1:] == [COMMAND] else serve)
+
+
+async def adopt(settings: FeaturesSettings) -> None:
+    await adopt_offsets(settings.kafka_bootstrap_servers, settings.features_database_url, (PLAYS, FEEDBACK))
 
 
 async def serve(settings: FeaturesSettings) -> None:

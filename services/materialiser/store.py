@@ -1,7 +1,8 @@
 """Due instants, leases and the lists themselves in Postgres.
 
 A batch goes through here in this order: `claim` → `stored` (lists that are there already) → `recommended` → `store` →
-publish → `finish`. Every write names the lease's epoch, so a worker that lost its lease writes nothing. `purge` goes beside it.
+publish → `finish`. Every write names the lease's epoch, so a worker that lost its lease writes nothing; only that a list was
+published is true whoever published it. `purge` goes beside it.
 """
 
 from collections.abc import Collection, Mapping, Sequence

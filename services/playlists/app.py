@@ -1,12 +1,14 @@
 """The playlist service, put together: Postgres, the consumer of published lists, and gRPC."""
 
 import asyncio
+import sys
 
 from meiri.playlist.v1.playlist_service_pb2_grpc import add_PlaylistServiceServicer_to_server
 
 from services.playlists.handler import keep
 from services.playlists.servicer import POLICIES, PlaylistServicer
 from services.playlists.settings import PlaylistsSettings
+from shared.kafka.adopt import COMMAND, adopt_offsets
 from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_stored
 from shared.kafka.partition import StoredOffsets
@@ -43,5 +45,9 @@ async def serve(settings: PlaylistsSettings) -> None:
         health.cancel()
 
 
+async def adopt(settings: PlaylistsSettings) -> None:
+    await adopt_offsets(settings.kafka_bootstrap_servers, settings.playlists_database_url, (DAILY_PLAYLISTS,))
+
+
 def main() -> None:
-    run("playlists", PlaylistsSettings, serve)
+    run("playlists", PlaylistsSettings, adopt if sys.argv[1:] == [COMMAND] else serve)

@@ -20,7 +20,7 @@ from aiokafka.errors import (
 )
 
 from shared.errors import Transient, Unusable
-from shared.kafka.log import Bounds, OnPartitions, Record, TopicPartition
+from shared.kafka.log import ADOPT, Bounds, OnPartitions, Record, TopicPartition
 from shared.topics import Topic
 
 log = structlog.get_logger()
@@ -234,7 +234,7 @@ class _KafkaReader:
             offset = error.args[0].get(kafka_partition) if error.args else None
             raise Unusable(
                 f"Offset {offset} of {partition.topic}-{partition.partition} is no longer in the log: records were "
-                "deleted. Look at what was lost, then run `meiri offsets adopt` to go on from the log's start."
+                f"deleted. Look at what was lost; to go on from the log's start, {ADOPT}."
             ) from error
         records: Sequence[Record] = polled.get(kafka_partition, ())
         return records

@@ -15,6 +15,9 @@ from shared.topics import Topic
 
 Headers = Sequence[tuple[str, bytes]]
 
+ADOPT = "run the service once with the argument adopt-offsets"
+"""What an operator does who accepts that records are lost (`shared.kafka.adopt`)."""
+
 
 class TopicPartition(NamedTuple):
     topic: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.errors import Permanent, Transient, Unusable
-from shared.kafka.log import Bounds, Headers, OnPartitions, Outgoing, Record, TopicPartition
+from shared.kafka.log import ADOPT, Bounds, Headers, OnPartitions, Outgoing, Record, TopicPartition
 from shared.telemetry import TRACE_HEADER, trace_id
 from shared.topics import Topic
 
@@ -199,7 +199,7 @@ class _MemoryReader:
                 if self._reset == "none":
                     raise Unusable(
                         f"Offset {at} of {partition.topic}-{partition.partition} is no longer in the log: records were "
-                        "deleted. Look at what was lost, then run `meiri offsets adopt` to go on from the log's start."
+                        f"deleted. Look at what was lost; to go on from the log's start, {ADOPT}."
                     )
                 at = log.start
             first = bisect_left(log.records, at, key=lambda record: record.offset)

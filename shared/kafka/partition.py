@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from shared.errors import Transient, Unusable
-from shared.kafka.log import Bounds, TopicPartition
+from shared.kafka.log import ADOPT, Bounds, TopicPartition
 from shared.postgres import Database, Transaction
 
 
@@ -62,18 +62,19 @@ class StoredOffsets:
         if row["cluster_id"] != self._cluster_id:
             raise Unusable(
                 f"The stored offset of {topic}-{number} belongs to Kafka cluster {row['cluster_id']}, but this is "
-                f"{self._cluster_id}. Check the bootstrap servers; if it was replaced, run `meiri offsets adopt`."
+                f"{self._cluster_id}. Check the bootstrap servers; if it was replaced, "
+                f"{ADOPT}."
             )
         if bounds.start > stored:
             raise Unusable(
                 f"{topic}-{number} starts at offset {bounds.start}, above the stored offset {stored}: "
                 f"{bounds.start - stored} records were deleted before they were applied. Restore them, or accept the loss "
-                "with `meiri offsets adopt`."
+                f"and {ADOPT}."
             )
         if bounds.end < stored:
             raise Unusable(
                 f"{topic}-{number} ends at offset {bounds.end}, below the stored offset {stored}: the topic was emptied "
-                "or made anew. Check it; to go on from what it holds now, run `meiri offsets adopt`."
+                f"or made anew. Check it; to go on from what it holds now, {ADOPT}."
             )
         self._reached[partition] = stored
         return stored

@@ -42,9 +42,9 @@ class Process:
         self._output = output.open("ab")
         self.running: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         self.running = subprocess.Popen(
-            [sys.executable, "-m", "services.features"],
+            [sys.executable, "-m", "services.features", *arguments],
             cwd=ROOT,
             env=self.env,
             stdout=self._output,
@@ -310,7 +310,7 @@ def listening_ports(pid: int) -> set[int]:
     return found
 
 
-async def test_a_log_that_was_cut_off_above_the_stored_offset_stops_it_with_a_sentence(
+async def test_a_log_that_was_cut_off_above_the_stored_offset_stops_it_with_a_sentence_until_the_loss_is_adopted(
     process: Process, db: Database
 ) -> None:
     await process.serving()
@@ -321,7 +321,10 @@ async def test_a_log_that_was_cut_off_above_the_stored_offset_stops_it_with_a_se
     try:
         stopped = process.start()
         assert await asyncio.to_thread(stopped.wait, 60) == 2
-        assert "below the stored offset 1000000000" in Path(process._output.name).read_text()
+        assert "below the stored offset 1000000000: " in Path(process._output.name).read_text()
+        assert await asyncio.to_thread(process.start("adopt-offsets").wait, 60) == 0
+        await process.serving()
+        assert process.stop() == 0
     finally:
         await db.execute("DELETE FROM consumer_offset WHERE topic = $1 AND partition = 2", PLAYS.name)
 

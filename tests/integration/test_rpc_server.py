@@ -98,7 +98,7 @@ async def test_what_is_over_the_limit_is_shed_at_once_in_every_wave(kind: str) -
             await settled(lambda: echo.ran >= 2 * wave)  # noqa: B023  awaited at once
             begun = time.monotonic()
             shed = await asyncio.gather(*(ask(stub, kind, "wait") for _ in range(10)), return_exceptions=True)
-            assert time.monotonic() - begun < 0.5
+            assert time.monotonic() - begun < 1.8  # before any of those that are held ends
             assert [type(error) for error in shed] == [Exhausted] * 10
             assert await is_serving(f"127.0.0.1:{server.port}", 1.0) is False
             echo.gate.set()

@@ -81,7 +81,7 @@ async def test_a_batch_waits_a_little_for_company() -> None:
     async def handler(_: TopicPartition, records: Sequence[Record]) -> None:
         sizes.append(len(records))
 
-    async with consuming(log, handler, max_wait_s=0.3):
+    async with consuming(log, handler, max_wait_s=30.0, max_records=5):  # full, it waits no longer
         await asyncio.sleep(0.05)
         for _ in range(5):
             await log.send(TOPIC, 0, None, b"1")
