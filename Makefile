@@ -30,6 +30,10 @@ up: $(READY) ## run the whole system until Ctrl-C, with a token and lines to pas
 test: $(READY) ## every test, on real Kafka and PostgreSQL
 	@mkdir -p build/tmp && TMPDIR=$(ROOT)/build/tmp python -m pytest
 
+.PHONY: chaos
+chaos: $(READY) ## kill -9 every service and the broker, twice each, while 20,000 plays flow
+	@MEIRI_KILL_ROUNDS=2 python -m pytest tests/e2e/test_path_under_kills.py
+
 .PHONY: check
 check: $(READY) ## linters, types, layers, contracts, generated code
 	ruff check .

@@ -1,10 +1,8 @@
 """One play to that listener's next daily list, through all seven services on real Kafka and Postgres."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-import pytest_asyncio
 from meiri.feedback.v1.feedback_event_pb2 import FeedbackEvent, FeedbackKind
 from meiri.feedback.v1.feedback_service_pb2 import SendFeedbackRequest
 from meiri.feedback.v1.feedback_service_pb2_grpc import FeedbackServiceStub
@@ -17,15 +15,9 @@ from shared.clock import move_to
 from shared.ids import new_event_id
 from shared.rpc.client import channel
 from shared.rpc.errors import NotFound, PermissionDenied
-from tests.e2e.system import System, running, small_world
+from tests.e2e.system import System
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system() -> AsyncIterator[System]:
-    async with running("e2e", small_world(0.1)) as found:
-        yield found
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_ledger_holds_exactly_the_acknowledged_events(system: System) -> None:

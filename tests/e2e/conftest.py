@@ -1,0 +1,14 @@
+"""One system for all end-to-end tests: starting, feeding and training it costs more than they do."""
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.e2e.system import System, running, small_world
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def system() -> AsyncIterator[System]:
+    """Half of the plays are held back for the tests that let them flow."""
+    async with running("e2e", small_world(0.2), held_back=0.5) as found:
+        yield found
