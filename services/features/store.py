@@ -1,8 +1,8 @@
 """The ledger and what is derived from it, in Postgres: writes. Each function is one statement of the caller's transaction.
 
 The caller holds the lock on the stored offset of the partition, and a user's events are all in one partition: so nobody else
-writes the rows of the same users at the same time. In the table users, plays and feedback of one user may meet: both take its rows
-in key order.
+writes the rows of the same users at the same time. In the table users, plays and feedback of one user may meet: both take
+its rows in key order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
