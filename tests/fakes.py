@@ -1,10 +1,14 @@
-"""Whole services in memory behind real sockets: what a test says of listeners and releases, told by the contracts."""
+"""Whole services in memory behind real sockets: what a test says of listeners and releases, told by the contracts.
+
+The suites of tests/contract hold them and the real services to the same promises.
+"""
 
 # ruff: noqa: N802  the contract names the methods
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
 
 import numpy as np
 from grpc.aio import ServicerContext
@@ -18,6 +22,7 @@ from meiri.features.v1.user_feature_service_pb2_grpc import (
     UserFeatureServiceServicer,
     add_UserFeatureServiceServicer_to_server,
 )
+from meiri.feedback.v1.feedback_event_pb2 import FeedbackKind
 
 from shared.clock import Clock
 from shared.columns import Array, array, column, splits
@@ -48,18 +53,30 @@ class Said(NamedTuple):
 
 @dataclass
 class FakeFeatures(UserFeatureServiceServicer):
-    """UserFeatureService over dictionaries by (tenant, user); `away` answers as a service that restarts."""
+    """UserFeatureService over dictionaries by (tenant, user); `away` answers as a service that restarts.
+
+    Of a track's plays it knows the last day alone, so trending takes them all to be of that day.
+    """
 
     heard: dict[tuple[str, str], dict[str, Heard]] = field(default_factory=dict)
     said: dict[tuple[str, str], list[Said]] = field(default_factory=dict)
     away: bool = False
     asked: int = 0
 
+    def say(self, tenant_id: str, user_id: str, said: Said) -> None:
+        """The newest about a target holds; undone, nothing does."""
+        held = self.said.setdefault((tenant_id, user_id), [])
+        held[:] = [other for other in held if other[1:] != said[1:]]
+        if said.kind != FeedbackKind.FEEDBACK_KIND_UNDO:
+            held.append(said)
+
     async def BatchGet(self, request: features.BatchGetRequest, context: ServicerContext) -> features.BatchGetResponse:
         tenant_id = self._tenant()
         self.asked += 1
         if not 1 <= len(request.user_ids) <= 512 or len(set(request.user_ids)) != len(request.user_ids):
             raise Permanent("bad_user_ids", "Send 1 to 512 user ids, each once.")
+        if any("\0" in user_id for user_id in request.user_ids):
+            raise Permanent("bad_user_ids", "A user id has a zero byte: no user has such an id.")
         rows: list[tuple[int, Heard]] = []
         ends = [0]
         answer = features.BatchGetResponse()
@@ -67,7 +84,7 @@ class FakeFeatures(UserFeatureServiceServicer):
             own = self.heard.get((tenant_id, user_id), {})
             rows += sorted((track_key(track_id), heard) for track_id, heard in own.items())
             ends.append(len(rows))
-            for said in self.said.get((tenant_id, user_id), []):
+            for said in sorted(self.said.get((tenant_id, user_id), []), key=_kind_and_target):
                 answer.feedback.add(
                     user_index=place,
                     kind=said.kind,
@@ -87,6 +104,8 @@ class FakeFeatures(UserFeatureServiceServicer):
     ) -> features.ListUsersResponse:
         tenant_id = self._tenant()
         size = request.page_size or 10_000
+        if size > 10_000:
+            raise Permanent("bad_page_size", f"Ask for 1 to 10000 users a page, not {size}.")
         known = {user for tenant, user in (*self.heard, *self.said) if tenant == tenant_id}
         later = sorted(user for user in known if user > request.page_token)
         return features.ListUsersResponse(
@@ -96,6 +115,8 @@ class FakeFeatures(UserFeatureServiceServicer):
     async def GetTrending(
         self, request: features.GetTrendingRequest, context: ServicerContext
     ) -> features.GetTrendingResponse:
+        if request.limit > 1000:
+            raise Permanent("bad_limit", f"Ask for 1 to 1000 tracks, not {request.limit}.")
         top = self.trending(self._tenant(), request.limit or 200)
         return features.GetTrendingResponse(
             track_key=column([track_key(track_id) for track_id, _ in top], "u8"),
@@ -105,18 +126,25 @@ class FakeFeatures(UserFeatureServiceServicer):
     async def GetLedgerCounts(
         self, request: features.GetLedgerCountsRequest, context: ServicerContext
     ) -> features.GetLedgerCountsResponse:
-        own = [heard for (tenant, _), heard in self.heard.items() if tenant == self._tenant()]
+        tenant_id = self._tenant()
+        own = [heard for (tenant, _), heard in self.heard.items() if tenant == tenant_id and heard]
         return features.GetLedgerCountsResponse(
             play_events=sum(track.plays for tracks in own for track in tracks.values()), users=len(own)
         )
 
     def trending(self, tenant_id: str, limit: int) -> list[tuple[str, int]]:
-        """Track ids and their listens, most listened first, ties by key."""
+        """Track ids and their listens in the newest seven days that have any, most listened first, ties by key."""
+        listened = [
+            (heard.last_day, track_id, heard.listens)
+            for (tenant, _), tracks in self.heard.items()
+            for track_id, heard in tracks.items()
+            if tenant == tenant_id and heard.listens
+        ]
+        days = sorted({day for day, _, _ in listened})[-7:]
         total: dict[str, int] = {}
-        for (tenant, _), tracks in self.heard.items():
-            for track_id, heard in tracks.items():
-                if tenant == tenant_id and heard.listens:
-                    total[track_id] = total.get(track_id, 0) + heard.listens
+        for day, track_id, listens in listened:
+            if day in days:
+                total[track_id] = total.get(track_id, 0) + listens
         return sorted(total.items(), key=lambda item: (-item[1], track_key(item[0])))[:limit]
 
     def _tenant(self) -> str:
@@ -134,38 +162,50 @@ class FakeEmbedder(EmbeddingServiceServicer):
 
     tracks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     release_id: str = "r1"
+    released_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     away: bool = False
 
     async def GetRelease(
         self, request: embedding.GetReleaseRequest, context: ServicerContext
     ) -> embedding.GetReleaseResponse:
-        return embedding.GetReleaseResponse(release_id=self.release_id, track_count=len(self._index()))
+        answer = embedding.GetReleaseResponse(release_id=self.release_id, track_count=len(self._index()))
+        answer.released_at.FromDatetime(self.released_at)
+        return answer
 
     async def ScoreUsers(
         self, request: embedding.ScoreUsersRequest, context: ServicerContext
     ) -> embedding.ScoreUsersResponse:
-        index = self._index()
-        if request.release_id != self.release_id:
-            raise FailedPrecondition("release_mismatch", f"Release {self.release_id} serves: ask again.")
-        history = request.histories
+        index, history = self._index(), request.histories
         keys = array(history.track_key, "u8", name="track_key")
         ends = splits(history.splits, name="splits", lists=None, rows=len(keys))
         listens = array(history.listens, "f4", name="listens", length=len(keys))
-        excluded = array(request.exclusions.track_key, "u8", name="exclusions")
-        excluded_ends = splits(request.exclusions.splits, name="splits", lists=len(ends) - 1, rows=len(excluded))
+        age_days = array(history.age_days, "f4", name="age_days", length=len(keys))
+        users = len(ends) - 1
+        if not 1 <= users <= 4096:
+            raise Permanent("bad_user_count", f"Send 1 to 4096 users, not {users}.")
+        if not 1 <= request.k <= 1000:
+            raise Permanent("bad_k", f"Ask for 1 to 1000 tracks, not {request.k}.")
+        if not (np.isfinite(listens).all() and np.isfinite(age_days).all()):
+            raise Permanent("histories_broken", "A history row has listens or an age that is no number.")
+        extras, exclusions = _lists(request, "extra", users), _lists(request, "exclusions", users)
+        if request.release_id != self.release_id:
+            sentence = f"Release {self.release_id} serves, not {request.release_id}: ask GetRelease."
+            raise FailedPrecondition("release_mismatch", sentence)
         best = index[np.argsort(_liking(index))[::-1]]
-        rows: list[tuple[Array, Array, Array, Array]] = []
+        parts: list[tuple[Array, Array, Array, Array]] = []
         counts = [0]
-        for user in range(len(ends) - 1):
+        for user in range(users):
             own = slice(ends[user], ends[user + 1])
-            out = excluded[excluded_ends[user] : excluded_ends[user + 1]]
-            found = best[~np.isin(best, np.concatenate((keys[own], out)))][: request.k]
-            listened = keys[own][listens[own] > 0]
-            speaks = listened[np.argmax(listens[own][listens[own] > 0])] if len(listened) else np.uint64(0)
-            rows.append((found, np.full(len(found), 1), _liking(found), np.full(len(found), speaks, np.uint64)))
-            rows.append((keys[own], np.full(len(keys[own]), 2), np.log1p(listens[own]), keys[own]))
-            counts.append(counts[-1] + len(found) + len(keys[own]))
-        key, source, score, evidence = (np.concatenate(part) for part in zip(*rows, strict=True))
+            order = np.lexsort((keys[own], -listens[own]))
+            heard, often = keys[own][order], listens[own][order]
+            extra = best[np.isin(best, extras[user]) & ~np.isin(best, heard)]
+            found = best[~np.isin(best, np.concatenate((heard, extra, exclusions[user])))][: request.k]
+            speaks = heard[0] if often.any() else np.uint64(0)
+            parts.append((found, np.full(len(found), 1), _liking(found), np.full(len(found), speaks)))
+            parts.append((heard, np.full(len(heard), 2), np.log1p(often), np.where(often > 0, heard, np.uint64(0))))
+            parts.append((extra, np.full(len(extra), 3), _liking(extra), np.full(len(extra), speaks)))
+            counts.append(counts[-1] + len(found) + len(heard) + len(extra))
+        key, source, score, evidence = (np.concatenate(part) for part in zip(*parts, strict=True))
         return embedding.ScoreUsersResponse(
             release_id=self.release_id,
             splits=column(np.array(counts), "i8"),
@@ -192,9 +232,28 @@ def _liking(keys: Array) -> Array:
     return (keys >> np.uint64(40)).astype(np.float32) / 2**24
 
 
+def _lists(request: embedding.ScoreUsersRequest, name: Literal["extra", "exclusions"], users: int) -> list[Array]:
+    """The track keys of each user; an absent field is empty lists."""
+    if not request.HasField(name):
+        return [np.zeros(0, np.uint64)] * users
+    message = getattr(request, name)
+    keys = array(message.track_key, "u8", name=name)
+    ends = splits(message.splits, name=f"{name}.splits", lists=users, rows=len(keys))
+    return [keys[ends[user] : ends[user + 1]] for user in range(users)]
+
+
+def _kind_and_target(said: Said) -> tuple[int, bool, str]:
+    return said.kind, said.track_id is None, said.track_id or said.artist_id or ""
+
+
 _SERVICE = frozenset({Scope.SERVICE})
-_FEATURE_METHODS = ("BatchGet", "ListUsers", "GetTrending", "GetLedgerCounts")
-_EMBEDDING_METHODS = ("GetRelease", "ScoreUsers")
+_FEATURE_METHODS = {
+    "BatchGet": _SERVICE,
+    "ListUsers": _SERVICE,
+    "GetTrending": _SERVICE,
+    "GetLedgerCounts": _SERVICE | {Scope.ADMIN},
+}
+_EMBEDDING_METHODS = {"GetRelease": _SERVICE, "ScoreUsers": _SERVICE}
 
 
 @asynccontextmanager
@@ -217,12 +276,14 @@ async def embedder_server(fake: FakeEmbedder, public_key: str) -> AsyncIterator[
 
 @asynccontextmanager
 async def _served(
-    service: str, methods: Sequence[str], add: AddServicer, servicer: object, public_key: str
+    service: str, methods: Mapping[str, frozenset[Scope]], add: AddServicer, servicer: object, public_key: str
 ) -> AsyncIterator[str]:
-    policy = Policy(scopes=_SERVICE, max_request_bytes=64 << 20, deadline_s=60)
     async with Server(
         "127.0.0.1:0",
-        policies={f"/meiri.{service}/{method}": policy for method in methods},
+        policies={
+            f"/meiri.{service}/{method}": Policy(scopes=scopes, max_request_bytes=64 << 20, deadline_s=60)
+            for method, scopes in methods.items()
+        },
         verifier=Verifier(public_key, Clock()),
         servicers=[(add, servicer)],
         max_concurrent=64,

@@ -51,7 +51,7 @@ class SmallTenant:
             heard = {}
             for track_id in own:
                 plays = rng.choice([1, 1, 1, 2, 3, 9])
-                heard[track_id] = Heard(plays, rng.randint(0, plays), day - rng.randint(0, 80))
+                heard[track_id] = Heard(plays, rng.randint(0, plays), day - rng.randint(0, rng.choice([6, 80])))
             features.heard[tenant.tenant_id, user_id] = heard
             said = [
                 Said(FeedbackKind.FEEDBACK_KIND_LOVE, track_id=rng.choice(own)),
