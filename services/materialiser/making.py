@@ -124,25 +124,37 @@ def make_lists(known: Known, scored: Scored | None, release_id: str | None, caus
             cause=cause,
         )
         try:
-            song_list = _made(inputs)
+            made = _made(inputs)
         except Exception:
             # One listener whose data the rules cannot take must not cost the others of the batch their lists.
-            log.exception("list.failed", tenant_id=known.tenant.tenant_id, user_id=user_id)
+            log.exception("list.failed", tenant_id=inputs.tenant_id, user_id=user_id)
             continue
-        if song_list is not None:
-            lists.append(song_list)
+        if made is not None:
+            lists.append(made)
     return lists
 
 
 def remake(inputs: bytes) -> bytes:
     """The message of the list beside which these inputs are kept, made again. The rules being the same, so are the bytes."""
-    unpacked = unpack(inputs)
-    return _message(unpacked, _list(unpacked)[0])
+    made = _made(unpack(inputs))
+    if made is None:
+        raise ValueError("No list comes of these inputs: they are read by other rules than those that made it.")
+    return made.message
 
 
 def _made(inputs: Inputs) -> MadeList | None:
-    """None: there is no song to recommend."""
-    made, filled = _list(inputs)
+    """The personal list, or the fallback where it cannot be made. None: there is no song to recommend."""
+    if inputs.candidates is None or not len(inputs.listener.heard_row):
+        return _finished(inputs, _fallback(inputs, inputs.cause or Fallback.NO_HISTORY), filled=True)
+    try:
+        made, filled = _personal(inputs, inputs.candidates)
+        return _finished(inputs, made, filled=filled)
+    except Exception:
+        log.exception("list.personal_failed", tenant_id=inputs.tenant_id, user_id=inputs.user_id)
+        return _finished(inputs, _fallback(inputs, Fallback.PERSONAL_FAILED), filled=True)
+
+
+def _finished(inputs: Inputs, made: ListOfTheDay, *, filled: bool) -> MadeList | None:
     if not made.recommendations:
         return None
     keys = inputs.catalogue.columns.track_key[[item.row for item in made.recommendations]]
@@ -158,15 +170,8 @@ def _made(inputs: Inputs) -> MadeList | None:
     )
 
 
-def _list(inputs: Inputs) -> tuple[ListOfTheDay, bool]:
-    """The list, and whether popular songs were candidates of it."""
-    if inputs.candidates is None or not len(inputs.listener.heard_row):
-        return _fallback(inputs, inputs.cause or Fallback.NO_HISTORY), True
-    return _personal(inputs, inputs.candidates)
-
-
 def _personal(inputs: Inputs, candidates: Candidates) -> tuple[ListOfTheDay, bool]:
-    """The list of the scored candidates; popular songs fill it only where these run out."""
+    """The list of the scored candidates, and whether popular songs had to fill it: only where these run out."""
     listener = inputs.listener
     candidates = _without(candidates, listener.heard_row[listener.listens == 0])
     made = _ruled(inputs, candidates)

@@ -195,6 +195,7 @@ class Fallback(IntEnum):
     NO_RELEASE = 1
     NO_HISTORY = 2
     EMBEDDER_AWAY = 3
+    PERSONAL_FAILED = 4
 
 
 class Shortfall(StrEnum):

@@ -2,6 +2,8 @@
 
 import json
 import zlib
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from meiri.features.v1.user_feature_service_pb2 import UserFeedback
 from meiri.feedback.v1.feedback_event_pb2 import FeedbackKind
 from meiri.playlist.v1.daily_playlist_pb2 import DailyPlaylist
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from services.materialiser.catalogue import Catalogue, catalogue_of
 from services.materialiser.clients import Histories, Scored
@@ -23,6 +27,12 @@ from shared.recommend.values import Fallback, Popular, Rules
 NOW = datetime(2032, 6, 15, 12, 0, 0, 123456, tzinfo=UTC)
 TODAY = (NOW.date() - EPOCH).days
 USERS = 80
+
+
+@pytest.fixture
+def log_output() -> Iterator[list[EventDict]]:
+    with capture_logs() as entries:
+        yield entries
 
 
 def catalogue(tracks: int) -> Catalogue:
@@ -136,6 +146,29 @@ def test_equal_inputs_are_equal_bytes_and_tell_what_made_the_list() -> None:
     )
     assert told.listener.plays.tolist() == listener.plays.tolist()
     assert told.listener.banned_artist.tolist() == listener.banned_artist.tolist()
+
+
+def test_a_listener_whose_personal_list_fails_gets_a_fallback_that_says_so(log_output: list[EventDict]) -> None:
+    known, scored = batch(8)
+    lists = make_lists(known, replace(scored, evidence=scored.evidence[:-5]), "r1", Fallback.NONE)
+    *others, last = remade(lists)
+    assert [made.user_id for made in lists] == list(known.user_ids)
+    assert last.fallback == Fallback.PERSONAL_FAILED
+    message = DailyPlaylist.FromString(last.message)
+    assert len(message.recommendations) == 20
+    assert not message.HasField("release_id")
+    assert {made.fallback for made in others} == {Fallback.NONE, Fallback.NO_HISTORY}
+    told = {"tenant_id": "aurora", "user_id": last.user_id, "exc_info": True, "log_level": "error"}
+    assert log_output == [{"event": "list.personal_failed", **told}] * 2  # made again, it fails again
+
+
+def test_a_listener_for_whom_nothing_works_costs_the_others_nothing(log_output: list[EventDict]) -> None:
+    known, scored = batch(9)
+    broken = replace(known.listeners[4], heard_row=known.listeners[4].heard_row + 10**6)
+    listeners = [*known.listeners[:4], broken, *known.listeners[5:]]
+    lists = remade(make_lists(replace(known, listeners=listeners), scored, "r1", Fallback.NONE))
+    assert [made.user_id for made in lists] == [*known.user_ids[:4], *known.user_ids[5:]]
+    assert [entry["event"] for entry in log_output] == ["list.personal_failed", "list.failed"]
 
 
 def test_inputs_of_another_version_are_refused_with_what_to_do() -> None:

@@ -33,6 +33,8 @@ class _FallbackEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fallback.Val
     """Nothing is known of the listener yet."""
     FALLBACK_EMBEDDER_AWAY: _Fallback.ValueType  # 3
     """The embedder did not answer."""
+    FALLBACK_PERSONAL_FAILED: _Fallback.ValueType  # 4
+    """The personal list could not be made of what is known of the listener; the operator's log says why."""
 
 class Fallback(_Fallback, metaclass=_FallbackEnumTypeWrapper):
     """Why a list is not personal."""
@@ -44,6 +46,8 @@ FALLBACK_NO_HISTORY: Fallback.ValueType  # 2
 """Nothing is known of the listener yet."""
 FALLBACK_EMBEDDER_AWAY: Fallback.ValueType  # 3
 """The embedder did not answer."""
+FALLBACK_PERSONAL_FAILED: Fallback.ValueType  # 4
+"""The personal list could not be made of what is known of the listener; the operator's log says why."""
 Global___Fallback: _TypeAlias = Fallback  # noqa: Y015
 
 class _ReasonKind:
