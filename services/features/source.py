@@ -1,28 +1,24 @@
 """Between Faust and the state: where to read from, and applying what was read, until it holds or the process has to end."""
 
 import asyncio
-import random
-import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from shared.errors import MeiriError, Transient
+from shared.errors import MeiriError
 from shared.kafka.log import EventLog, Headers, TopicPartition
 from shared.kafka.partition import Effect, StoredOffsets
 from shared.kafka.progress import Progress
+from shared.kafka.retrying import retrying
 
 log = structlog.get_logger()
 
 _BATCH_BYTES = 512 << 10
 """Of one transaction: about 5000 plays. Smaller costs more per play, larger holds locks and memory for longer."""
 _BEGIN_WITHIN_S = 60.0
-_RETRY_AT_MOST_S = 5.0
-_STUCK_AFTER_S = 5.0
-T = TypeVar("T")
 
 
 class Delivered(NamedTuple):
@@ -71,12 +67,12 @@ class Source:
         """Tell where to read each partition from: the stored offset, else the log's start."""
         async with asyncio.timeout(_BEGIN_WITHIN_S):
             for partition in sorted(partitions):
-                self._positions[partition] = await self._retrying(partition, partial(self._begin, partition))
+                self._positions[partition] = await retrying(partial(self._begin, partition), partition, self._progress)
                 self._progress.began(partition, self._positions[partition])
         for partition in self._positions.keys() - partitions:
             del self._positions[partition]
             self._progress.ended(partition)
-        log.info("features.reading_from", offsets={_name(own): self._positions[own] for own in sorted(partitions)})
+        log.info("features.reading_from", offsets={str(own): self._positions[own] for own in sorted(partitions)})
         return dict(self._positions)
 
     async def _begin(self, partition: TopicPartition) -> int:
@@ -100,7 +96,7 @@ class Source:
             ):  # given to another process meanwhile, which reads it from the stored offset
                 return
             self._check_gapless(partition, batch, follows)
-            stored = await self._retrying(partition, partial(self._offsets.apply, partition, batch, effect))
+            stored = await retrying(partial(self._offsets.apply, partition, batch, effect), partition, self._progress)
             if partition in self._positions:
                 self._positions[partition] = stored
                 self._progress.fetched(partition, records[-1].offset + 1)
@@ -114,32 +110,10 @@ class Source:
                 continue
             if not follows(partition, record.offset, position):
                 raise SkippedRecordsError(
-                    f"Records {position} to {record.offset - 1} of {_name(partition)} did not arrive before {record.offset}: "
+                    f"Records {position} to {record.offset - 1} of {partition} did not arrive before {record.offset}: "
                     "start again from the stored offset."
                 )
             position = record.offset + 1
-
-    async def _retrying(self, partition: TopicPartition, attempt: Callable[[], Awaitable[T]]) -> T:
-        began = told = time.monotonic()
-        delay_s, tries = 0.1, 0
-        while True:
-            try:
-                result = await attempt()
-            except Transient as error:
-                now = time.monotonic()
-                tries += 1
-                if tries == 1 or now - told > 10.0:
-                    told = now
-                    log.warning("features.retrying", partition=_name(partition), tries=tries, error=str(error))
-                if now - began > _STUCK_AFTER_S:
-                    self._progress.stuck.add(partition)
-                await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
-                delay_s = min(2 * delay_s, _RETRY_AT_MOST_S)
-            else:
-                if tries:
-                    self._progress.stuck.discard(partition)
-                    log.info("features.recovered", partition=_name(partition), tries=tries)
-                return result
 
 
 def _batches(records: Sequence[Delivered]) -> Iterator[list[Delivered]]:
@@ -153,7 +127,3 @@ def _batches(records: Sequence[Delivered]) -> Iterator[list[Delivered]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _name(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"

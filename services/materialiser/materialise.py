@@ -188,6 +188,9 @@ class Materialiser:
             raise
         finally:
             renewing.cancel()
+            await asyncio.wait([renewing])
+            if not renewing.cancelled():
+                renewing.result()
 
     def _dial(self, tenant: Tenant, user_id: str) -> float | None:
         user = self._user_of(f"{tenant.tenant_id}|{user_id}")

@@ -233,7 +233,7 @@ class _KafkaReader:
         except OffsetOutOfRangeError as error:
             offset = error.args[0].get(kafka_partition) if error.args else None
             raise Unusable(
-                f"Offset {offset} of {partition.topic}-{partition.partition} is no longer in the log: records were "
+                f"Offset {offset} of {partition} is no longer in the log: records were "
                 f"deleted. Look at what was lost; to go on from the log's start, {ADOPT}."
             ) from error
         records: Sequence[Record] = polled.get(kafka_partition, ())

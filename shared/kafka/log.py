@@ -23,6 +23,9 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
 
 class Bounds(NamedTuple):
     """The first offset a partition still holds, and the offset its next record will get."""

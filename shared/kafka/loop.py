@@ -1,7 +1,6 @@
 """The loop under every consumer: one task per partition, so that a slow partition holds up nobody but itself."""
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -14,12 +13,12 @@ from shared.errors import Transient, Unusable
 from shared.kafka.log import EventLog, Member, Record, TopicPartition
 from shared.kafka.partition import Moved
 from shared.kafka.progress import Progress
+from shared.kafka.retrying import Halted, retrying
 from shared.topics import Topic
 
 log = structlog.get_logger()
 
 _POLL_S = 0.5
-_RETRY_AT_MOST_S = 5.0
 T = TypeVar("T")
 
 
@@ -31,10 +30,6 @@ class Steps(Protocol):
 
     async def apply(self, partition: TopicPartition, records: Sequence[Record]) -> int:
         """Make the records count; returns the next offset, which may now be committed to the group."""
-
-
-class _Halted(Exception):  # noqa: N818 - not an error: the partition is being given back
-    pass
 
 
 class _Worker:
@@ -135,7 +130,7 @@ class Loop:
                 await self._begin(member, worker)
                 with suppress(Moved):
                     await self._follow(member, worker)
-        except _Halted:
+        except Halted:
             pass
 
     async def _begin(self, member: Member, worker: _Worker) -> None:
@@ -173,41 +168,9 @@ class Loop:
         return batch
 
     async def _retrying(self, worker: _Worker, attempt: Callable[[], Awaitable[T]]) -> T:
-        partition = worker.partition
-        began = told = time.monotonic()
-        delay_s = 0.1
-        tries = 0
-        while True:
-            try:
-                result = await attempt()
-            except Moved:
-                log.warning("consumer.moved", group=self._group, partition=_name(partition))
-                raise
-            except Transient as error:
-                tries += 1
-                now = time.monotonic()
-                if tries == 1 or now - told > 10.0:
-                    told = now
-                    log.warning(
-                        "consumer.retrying",
-                        group=self._group,
-                        partition=_name(partition),
-                        tries=tries,
-                        error=str(error),
-                    )
-                if now - began > self._stuck_after_s:
-                    self._progress.stuck.add(partition)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(delay_s * random.uniform(0.5, 1.0)):  # noqa: S311
-                        await worker.halt.wait()
-                if worker.halt.is_set():
-                    raise _Halted from error
-                delay_s = min(delay_s * 2, _RETRY_AT_MOST_S)
-            else:
-                if tries:
-                    log.info("consumer.recovered", group=self._group, partition=_name(partition), tries=tries)
-                    self._progress.stuck.discard(partition)
-                return result
+        return await retrying(
+            attempt, worker.partition, self._progress, halt=worker.halt, stuck_after_s=self._stuck_after_s
+        )
 
     async def _drain(self, member: Member, workers: Sequence[_Worker]) -> None:
         """Let each of `workers` finish the batch it holds, at most `drain_s`, then commit and forget them."""
@@ -277,7 +240,7 @@ class Loop:
             marks.end = bounds.end
             deaf = not worker.busy and time.monotonic() - worker.polling_since > self._deaf_after_s
             if deaf and bounds.end > await member.position(partition):
-                raise RuntimeError(f"{_name(partition)} has records that do not arrive: the Kafka client is stuck")
+                raise RuntimeError(f"{partition} has records that do not arrive: the Kafka client is stuck")
 
 
 async def topics_exist(log_: EventLog, topics: Iterable[Topic], stop: asyncio.Event, wait_s: float = 60.0) -> bool:
@@ -304,9 +267,5 @@ async def topics_exist(log_: EventLog, topics: Iterable[Topic], stop: asyncio.Ev
     return False
 
 
-def _name(partition: TopicPartition) -> str:
-    return f"{partition.topic}-{partition.partition}"
-
-
 def _names(partitions: Iterable[TopicPartition]) -> list[str]:
-    return sorted(map(_name, partitions))
+    return sorted(map(str, partitions))

@@ -198,7 +198,7 @@ class _MemoryReader:
             if not log.start <= at <= log.end:
                 if self._reset == "none":
                     raise Unusable(
-                        f"Offset {at} of {partition.topic}-{partition.partition} is no longer in the log: records were "
+                        f"Offset {at} of {partition} is no longer in the log: records were "
                         f"deleted. Look at what was lost; to go on from the log's start, {ADOPT}."
                     )
                 at = log.start

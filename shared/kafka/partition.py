@@ -57,23 +57,23 @@ class StoredOffsets:
                 "SELECT next_offset, cluster_id FROM consumer_offset WHERE topic = $1 AND partition = $2", topic, number
             )
         if row is None:
-            raise Transient(f"The stored offset of {topic}-{number} was deleted just now: try again.")
+            raise Transient(f"The stored offset of {partition} was deleted just now: try again.")
         stored = int(row["next_offset"])
         if row["cluster_id"] != self._cluster_id:
             raise Unusable(
-                f"The stored offset of {topic}-{number} belongs to Kafka cluster {row['cluster_id']}, but this is "
+                f"The stored offset of {partition} belongs to Kafka cluster {row['cluster_id']}, but this is "
                 f"{self._cluster_id}. Check the bootstrap servers; if it was replaced, "
                 f"{ADOPT}."
             )
         if bounds.start > stored:
             raise Unusable(
-                f"{topic}-{number} starts at offset {bounds.start}, above the stored offset {stored}: "
+                f"{partition} starts at offset {bounds.start}, above the stored offset {stored}: "
                 f"{bounds.start - stored} records were deleted before they were applied. Restore them, or accept the loss "
                 f"and {ADOPT}."
             )
         if bounds.end < stored:
             raise Unusable(
-                f"{topic}-{number} ends at offset {bounds.end}, below the stored offset {stored}: the topic was emptied "
+                f"{partition} ends at offset {bounds.end}, below the stored offset {stored}: the topic was emptied "
                 f"or made anew. Check it; to go on from what it holds now, {ADOPT}."
             )
         self._reached[partition] = stored
@@ -91,13 +91,13 @@ class StoredOffsets:
                 "SELECT next_offset FROM consumer_offset WHERE topic = $1 AND partition = $2 FOR UPDATE", topic, number
             )
             if stored is None:
-                raise Unusable(f"The stored offset of {topic}-{number} is gone. Start the service again.")
+                raise Unusable(f"The stored offset of {partition} is gone. Start the service again.")
             fresh = [record for record in records if record.offset >= stored]
             if fresh:
                 # A hole is normal only while the offset is where we left it; else the records between were never ours.
                 if fresh[0].offset > stored and self._reached.get(partition) != stored:
                     raise Moved(
-                        f"Records of {topic}-{number} begin at {fresh[0].offset}, but {stored} is stored: go back to it."
+                        f"Records of {partition} begin at {fresh[0].offset}, but {stored} is stored: go back to it."
                     )
                 await effect(tx, partition, fresh)
                 stored = fresh[-1].offset + 1

@@ -1,5 +1,6 @@
 """The ledger and what is derived from it, on a real Postgres."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 
@@ -21,7 +22,7 @@ from shared.errors import Permanent
 from shared.ids import TenantId, partition_of, track_key
 from shared.kafka.log import TopicPartition
 from shared.kafka.memory import MemoryLog
-from shared.kafka.partition import StoredOffsets
+from shared.kafka.partition import Moved, StoredOffsets
 from shared.kafka.progress import Progress
 from shared.plays.grouping import Counts
 from shared.postgres import Database
@@ -258,6 +259,14 @@ async def give(state: State, records: Sequence[tuple[bytes, bytes | None]]) -> N
 async def held(state: State) -> list[tuple[int, int, str]]:
     found = await queries.feedback(state.db, "aurora", ["user-0"], undo=FeedbackKind.FEEDBACK_KIND_UNDO, timeout_s=5)
     return [(row.kind, row.target_type, row.target_id) for row in found]
+
+
+async def test_an_offset_that_another_moved_back_ends_the_process_and_is_not_waited_for(state: State) -> None:
+    await state.count([event for event in hard_events(6, 40) if event.user_id == "user-0"], size=1)
+    await state.db.execute("UPDATE consumer_offset SET next_offset = 0")
+    with pytest.raises(ExceptionGroup) as left:
+        await asyncio.wait_for(state.count(hard_events(7, 40), size=1), 10)
+    assert left.group_contains(Moved)
 
 
 async def test_the_newest_feedback_of_a_target_holds_in_any_order(state: State) -> None:

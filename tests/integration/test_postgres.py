@@ -95,7 +95,7 @@ async def test_a_late_call_ends_at_its_deadline_and_its_slot_comes_back(db: Data
         started = time.monotonic()
         with pytest.raises(Transient, match="did not answer"):
             await db.execute("SELECT pg_sleep(30)", timeout_s=0.3)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 3
     assert await db.fetchval("SELECT 1") == 1
     await asyncio.sleep(2.5)  # the server notices that nobody waits
     assert await db.fetchval("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(30)%'") == 0
@@ -160,7 +160,7 @@ async def test_an_exhausted_pool_says_so_within_a_second(dsn: str) -> None:
         started = time.monotonic()
         results = await asyncio.gather(*(db.fetchval("SELECT 1") for _ in range(20)), return_exceptions=True)
         assert all(isinstance(result, Transient) and "pool exhausted" in str(result) for result in results)
-        assert time.monotonic() - started < 10  # they do not wait for the holders, who wait for us
+        assert time.monotonic() - started < 3  # they do not wait for the holders, who wait for us
         release.set()
         await asyncio.gather(*holders)
         assert await db.fetchval("SELECT 1") == 1

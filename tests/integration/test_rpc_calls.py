@@ -115,7 +115,7 @@ async def test_the_policys_deadline_holds_for_a_client_that_asks_for_more(kind: 
         start = time.monotonic()
         with capture_logs() as logs, pytest.raises(Transient, match="stopped"):
             await ask(Stub(opened), kind, "sleep", timeout=60)
-        assert 1.9 < time.monotonic() - start < 20
+        assert 1.9 < time.monotonic() - start < 8
         assert echo.cancelled == 1
         assert [line["event"] for line in logs] == ["rpc.deadline_exceeded"]
 

@@ -30,7 +30,7 @@ class Tenant(_message.Message):
     LIST_LENGTH_FIELD_NUMBER: _builtins.int
     FAMILIAR_SHARE_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
-    """1 to 40 of [a-z0-9-]. Required."""
+    """1 to 40 of [a-z0-9-], the first no dash. Required."""
     zone: _builtins.str
     """The IANA time zone of listeners who name none. Absent: UTC."""
     list_length: _builtins.int

@@ -40,7 +40,7 @@ class Track(_message.Message):
     tenant_id: _builtins.str
     """Set by the gateway from the caller's token."""
     track_id: _builtins.str
-    """The tenant's id of the track, 1 to 128 bytes. Required."""
+    """The tenant's id of the track, 1 to 128 bytes, not beginning with "provisional:". Required."""
     title: _builtins.str
     """As shown to listeners, 1 to 1024 code points. Required."""
     artist_id: _builtins.str
@@ -48,7 +48,7 @@ class Track(_message.Message):
     artist_name: _builtins.str
     """As shown to listeners, 1 to 1024 code points. Required."""
     genre: _builtins.str
-    """The genre. Absent: unknown."""
+    """The genre, at most 1024 code points. Absent: unknown."""
     released_on: _builtins.str
     """The day it came out, as YYYY-MM-DD. Absent: unknown."""
     @_builtins.property
@@ -57,7 +57,7 @@ class Track(_message.Message):
 
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """Its length. Absent: unknown."""
+        """Its length, over 0 and at most 24 days. Absent: unknown."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Tag(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """1 to 64 characters."""
+    """1 to 64 code points."""
     weight: _builtins.float
     """How strongly it holds, over 0 and at most 1. Absent: 1."""
     def __init__(

@@ -72,9 +72,9 @@ class FeedbackEvent(_message.Message):
     kind: Global___FeedbackKind.ValueType
     """Required."""
     track_id: _builtins.str
-    """A track of the tenant's catalogue."""
+    """A track of the tenant's catalogue, 1 to 128 bytes."""
     artist_id: _builtins.str
-    """An artist of the tenant's catalogue."""
+    """An artist of the tenant's catalogue, 1 to 128 bytes."""
     @_builtins.property
     def given_at(self) -> _timestamp_pb2.Timestamp:
         """When it was said, by the client's clock. Required; one that is later than `received_at` is taken for `received_at`."""
