@@ -7,7 +7,7 @@ import structlog
 
 from services.ingest.handler import Handler
 from services.ingest.settings import IngestSettings
-from shared.codec.state import decode_track
+from shared.codec.state import decode_tenant, decode_track
 from shared.kafka.broker import KafkaLog
 from shared.kafka.consumer import consume_at_least_once
 from shared.kafka.producer import Producer
@@ -15,7 +15,7 @@ from shared.kafka.progress import Progress
 from shared.kafka.view import TopicView
 from shared.process import clock_of, run, verifier_of
 from shared.rpc.server import Server
-from shared.topics import INGRESS_PATTERN, PLAY_EVENTS, PLAY_IMPORTS, TRACKS
+from shared.topics import INGRESS_PATTERN, PLAY_EVENTS, PLAY_IMPORTS, TENANTS, TRACKS
 
 log = structlog.get_logger()
 
@@ -32,15 +32,18 @@ async def serve(settings: IngestSettings) -> None:
         KafkaLog.open(settings.kafka_bootstrap_servers, client_id="ingest") as events,
         Producer.open(settings.kafka_bootstrap_servers, client_id="ingest") as producer,
         TopicView.open(events, TRACKS, decode_key=bytes.decode, decode_value=_length_ms) as lengths,
+        TopicView.open(events, TENANTS, decode_key=bytes.decode, decode_value=decode_tenant) as tenants,
     ):
         # A play whose event names no length gets the catalogue's, so the catalogue comes first.
         await lengths.ready()
+        await tenants.ready()
         gc.freeze()  # the catalogue stays: do not walk it again and again
-        handler = Handler(producer, lengths.get, clock, with_breaker=settings.ingest_breaker)
+        handler = Handler(producer, lengths.get, lambda: len(tenants), clock, with_breaker=settings.ingest_breaker)
         stop, progress = asyncio.Event(), Progress()
         async with asyncio.TaskGroup() as tasks:
             side = [
                 tasks.create_task(lengths.failed()),
+                tasks.create_task(tenants.failed()),
                 tasks.create_task(_log_windows(handler)),
                 # A partition is stuck when its topic is halted or Kafka does not acknowledge.
                 tasks.create_task(server.health.follow(progress.stuck)),

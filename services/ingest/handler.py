@@ -48,11 +48,12 @@ CatalogueLength = Callable[[str], int | None]
 
 
 class Judged(NamedTuple):
-    """What became of one record, the output partition of an accepted event, when it came through the door, and whether
-    the catalogue knows its track.
+    """What became of one record, whose it is ("" where that cannot be told), the output partition of an accepted event,
+    when it came through the door, and whether the catalogue knows its track.
     """
 
     verdict: AcceptedEvent | Refusal
+    tenant_id: str
     partition: int
     received_at_ms: int
     known: bool = False
@@ -91,16 +92,23 @@ class Handler:
     """
 
     def __init__(
-        self, publisher: Publisher, catalogue_length: CatalogueLength, clock: Clock, *, with_breaker: bool = True
+        self,
+        publisher: Publisher,
+        catalogue_length: CatalogueLength,
+        tenant_count: Callable[[], int],
+        clock: Clock,
+        *,
+        with_breaker: bool = True,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.halted: set[str] = set()
         self._publisher = publisher
         self._catalogue_length = catalogue_length
+        self._tenant_count = tenant_count
         self._clock = clock
         self._with_breaker = with_breaker
-        self._breakers: dict[str, Breaker] = {}
+        self._breakers: dict[str, dict[str, Breaker | None]] = {}
         self._turns = _Turns()
 
     async def __call__(self, partition: TopicPartition, records: Sequence[Record]) -> None:
@@ -110,26 +118,27 @@ class Handler:
             accepted: dict[int, list[AcceptedEvent]] = {}
             letters: list[Outgoing] = []
             reasons: Counter[str] = Counter()
-            verdicts: list[bool] = []
+            verdicts: dict[str, list[bool]] = {"": []}  # by tenant; under "" whether there is one
             unknown_tracks = 0
             ahead_ms = self._clock.ahead_ms()
             ingress_tenant = tenant_of_ingress(topic)
             for record in records:
-                verdict, out_partition, received_at_ms, known = self._judge(
+                verdict, tenant_id, out_partition, received_at_ms, known = self._judge(
                     record, ingress_tenant, record.timestamp + ahead_ms
                 )
+                verdicts[""].append(bool(tenant_id))
+                if tenant_id:
+                    verdicts.setdefault(tenant_id, []).append(isinstance(verdict, AcceptedEvent))
                 if isinstance(verdict, AcceptedEvent):
                     accepted.setdefault(out_partition, []).append(verdict)
                     unknown_tracks += not known
-                    verdicts.append(True)
                 else:
                     letters.append(_dead_letter(record, verdict, received_at_ms))
                     reasons[verdict.reason] += 1
-                    verdicts.append(False)
-            breaker = self._checked(topic, verdicts, reasons)
+            breakers = self._checked(topic, verdicts, reasons)
             batches = _batches(accepted, _traces(records))
             await self._publisher.send_many([*batches, *letters])
-            self._breakers[topic] = breaker
+            self._breakers[topic] = breakers
         self.reasons += reasons
         self.counts.update(
             records=len(records),
@@ -142,13 +151,13 @@ class Handler:
     def _judge(self, record: Record, ingress_tenant: str | None, appended_at_ms: int) -> Judged:
         value = record.value
         if not value:
-            return Judged(EVENT_EMPTY, 0, appended_at_ms)
+            return Judged(EVENT_EMPTY, ingress_tenant or "", 0, appended_at_ms)
         if len(value) > MAX_EVENT_BYTES:
-            return Judged(EVENT_TOO_LARGE, 0, appended_at_ms)
+            return Judged(EVENT_TOO_LARGE, ingress_tenant or "", 0, appended_at_ms)
         try:
             event = decode_play_event(value)
         except Permanent as error:
-            return Judged(Refusal(error.reason, str(error)), 0, appended_at_ms)
+            return Judged(Refusal(error.reason, str(error)), ingress_tenant or "", 0, appended_at_ms)
         received_at_ms = appended_at_ms
         if ingress_tenant is not None:  # the topic proves the tenant; its back end may write anything into the payload
             whose = owner(ingress_tenant, event.user_id)
@@ -158,7 +167,8 @@ class Handler:
             if stamped_ms is not None and EARLIEST_MS <= stamped_ms <= appended_at_ms + MAX_AHEAD_MS:
                 received_at_ms = stamped_ms
         if whose is None:
-            return Judged(KEY_BAD if ingress_tenant is None else USER_ID_BAD, 0, received_at_ms)
+            refusal = KEY_BAD if ingress_tenant is None else USER_ID_BAD
+            return Judged(refusal, ingress_tenant or "", 0, received_at_ms)
         tenant_id, user_id, partition = whose
         track_id = event.track_id
         length_ms = self._catalogue_length(f"{tenant_id}|{track_id}") if track_id else None
@@ -171,16 +181,25 @@ class Handler:
             by_clients_clock=record.topic != PLAY_IMPORTS.name,
         )
         # An unknown id is kept as it is: the catalogue may learn it later, and then the play already counts for it.
-        return Judged(verdict, partition, received_at_ms, length_ms is not None)
+        return Judged(verdict, tenant_id, partition, received_at_ms, length_ms is not None)
 
-    def _checked(self, topic: str, verdicts: list[bool], reasons: Counter[str]) -> Breaker:
-        before = self._breakers.get(topic, Breaker())
-        after = before.after(verdicts) if self._with_breaker else before
-        if after is not None and topic not in self.halted:
-            return after
+    def _checked(self, topic: str, verdicts: dict[str, list[bool]], reasons: Counter[str]) -> dict[str, Breaker | None]:
+        """The topic's breakers after this batch, None for a tenant's that tripped; Transient when the topic is halted.
+
+        A fault that tenants share is the deployment's, and so is a record that only a gateway could have written; a fault of
+        one tenant's among several is its client's, and must not stop the others.
+        """
+        breakers = dict(self._breakers.get(topic, {}))
+        if self._with_breaker and topic not in self.halted:
+            for tenant_id, valid in verdicts.items():
+                breakers[tenant_id] = (breakers.get(tenant_id) or Breaker()).after(valid)
+            tripped = {tenant_id for tenant_id, breaker in breakers.items() if breaker is None}
+            alone = 1 if tenant_of_ingress(topic) else min(2, self._tenant_count())
+            if "" in tripped or len(tripped) >= max(1, alone):
+                self.halted.add(topic)
+                log.error("ingest.halted", topic=topic, tenants=sorted(tripped), reasons=dict(reasons))
         if topic not in self.halted:
-            self.halted.add(topic)
-            log.error("ingest.halted", topic=topic, invalid=len(verdicts) - sum(verdicts), reasons=dict(reasons))
+            return breakers
         raise Transient(f"{topic} is halted: too many of its records are invalid (see the log event ingest.halted).")
 
 

@@ -37,9 +37,9 @@ def _records(
 
 
 class Rig:
-    def __init__(self, *, with_breaker: bool = True) -> None:
+    def __init__(self, *, with_breaker: bool = True, tenants: int = 1) -> None:
         self.log = MemoryLog([PLAYS, DEAD_LETTERS])
-        self.handler = Handler(self.log, CATALOGUE.get, Clock(), with_breaker=with_breaker)
+        self.handler = Handler(self.log, CATALOGUE.get, lambda: tenants, Clock(), with_breaker=with_breaker)
 
     async def handle(self, records: Sequence[MemoryRecord]) -> None:
         await self.handler(TopicPartition(records[0].topic, 1), records)
@@ -183,6 +183,25 @@ async def test_an_all_invalid_topic_halts_before_it_drains_and_the_others_go_on(
     assert len(rig.accepted) == 1
     with pytest.raises(Transient):
         await rig.handle(_records([_event().SerializeToString()]))
+
+
+async def test_one_tenants_wrong_clock_stops_nobody_else() -> None:
+    rig = Rig(tenants=2)
+    event = _event()
+    event.started_at.FromSeconds(0)
+    await rig.handle(_records([event.SerializeToString()] * 300))
+    await rig.handle(_records([_event().SerializeToString()], key=b"birch|u-1"))
+    assert (len(rig.letters), len(rig.accepted)) == (300, 1)
+
+
+async def test_a_fault_that_two_tenants_share_halts_the_topic() -> None:
+    rig = Rig(tenants=5)
+    event = _event()
+    event.started_at.FromSeconds(0)
+    await rig.handle(_records([event.SerializeToString()] * 100))
+    with pytest.raises(Transient, match="halted"):
+        await rig.handle(_records([event.SerializeToString()] * 100, key=b"birch|u-1"))
+    assert len(rig.letters) == 100
 
 
 async def test_without_the_breaker_a_topic_drains_into_dead_letters() -> None:
