@@ -172,8 +172,7 @@ def _finished(inputs: Inputs, made: ListOfTheDay, *, filled: bool) -> MadeList |
 
 def _personal(inputs: Inputs, candidates: Candidates) -> tuple[ListOfTheDay, bool]:
     """The list of the scored candidates, and whether popular songs had to fill it: only where these run out."""
-    listener = inputs.listener
-    candidates = _without(candidates, listener.heard_row[listener.listens == 0])
+    candidates = _with_reason(candidates, inputs)
     made = _ruled(inputs, candidates)
     if Shortfall.FEW_CANDIDATES in made.shortfalls:
         return _ruled(inputs, with_popular(candidates, inputs.popular)), True
@@ -202,9 +201,17 @@ def _fallback(inputs: Inputs, cause: Fallback) -> ListOfTheDay:
     )
 
 
-def _without(candidates: Candidates, skipped: Array) -> Candidates:
-    """Without the songs that the listener only ever skipped: they are heard, but nobody asked for them again."""
-    keep = ~find(candidates.row, skipped)[1]
+def _with_reason(candidates: Candidates, inputs: Inputs) -> Candidates:
+    """Without the songs that the listener only ever skipped (they are heard, but nobody asked for them again), and without
+    discoveries that nothing in the listener's history speaks for.
+    """
+    listener, artist_of = inputs.listener, inputs.catalogue.columns.artist
+    listened = listener.heard_row[listener.listens > 0]
+    artists = np.unique(artist_of[listened])
+    known = candidates.row >= 0
+    spoken_for = find(candidates.evidence, listened)[1]
+    spoken_for |= find(np.where(known, artist_of[candidates.row], -1), artists[artists >= 0])[1]
+    keep = np.where(find(candidates.row, listener.heard_row)[1], find(candidates.row, listened)[1], spoken_for)
     return Candidates(candidates.row[keep], candidates.score[keep], candidates.evidence[keep])
 
 
