@@ -9,6 +9,6 @@ from tests.e2e.system import System, running, small_world
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def system() -> AsyncIterator[System]:
-    """Half of the plays are held back for the tests that let them flow."""
-    async with running("e2e", small_world(0.2), held_back=0.5) as found:
+    """Three in ten plays are held back for the tests that let them flow."""
+    async with running("e2e", small_world(0.3), held_back=0.3) as found:
         yield found
