@@ -203,16 +203,21 @@ def _another_supervisor(run_dir: Path):  # type: ignore[no-untyped-def]
         start_new_session=True,
     )
     assert process.stdout is not None
+    pids: dict[str, int] = {}
     try:
         child = int(process.stdout.readline())
         log = run_dir / "logs" / "tree.log"
         while not log.exists() or not log.read_text().endswith("\n"):
             time.sleep(0.02)
         guard = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
-        yield process, {"guard": guard, "child": child, "grandchild": int(log.read_text())}
+        pids = {"guard": guard, "child": child, "grandchild": int(log.read_text())}
+        yield process, pids
     finally:
         process.kill()
         process.communicate()
+        # A guard that was killed cannot end what its child had started.
+        for pid in filter(_alive, pids.values()):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
