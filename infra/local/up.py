@@ -28,7 +28,7 @@ from shared.rpc.client import channel
 
 PORTS = {name: 7401 + number for number, name in enumerate(SERVICES)}
 USER = "mira"
-_SCALE = 0.1
+_SCALE = 0.3
 # Later trainings are the trainer's own: once a day, as in production.
 _INTERVAL_S = 86_400
 
