@@ -76,7 +76,9 @@ async def serve(settings: FeaturesSettings) -> None:
             servers, GROUP, (PLAYS, FEEDBACK), source, instance=settings.features_instance, failed=leave
         )
         await app.start()
-        side = [asyncio.create_task(_watch(app)), asyncio.create_task(server.health.follow(progress.stuck))]
+        side = [
+            asyncio.create_task(work) for work in (_watch(app), server.health.follow(progress.stuck), progress.tell())
+        ]
         try:
             log.info("features.ready", instance=settings.features_instance)
             await server.serve_until_stopped()

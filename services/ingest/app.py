@@ -47,6 +47,7 @@ async def serve(settings: IngestSettings) -> None:
                 tasks.create_task(_log_windows(handler)),
                 # A partition is stuck when its topic is halted or Kafka does not acknowledge.
                 tasks.create_task(server.health.follow(progress.stuck)),
+                tasks.create_task(progress.tell()),
             ]
             consuming = tasks.create_task(
                 consume_at_least_once(

@@ -39,10 +39,11 @@ async def serve(settings: PlaylistsSettings) -> None:
         tasks.create_task(
             consume_stored(events, "playlists", [DAILY_PLAYLISTS], offsets, keep, stop=stop, progress=progress)
         )
-        health = tasks.create_task(server.health.follow(progress.stuck))
+        side = [tasks.create_task(work) for work in (server.health.follow(progress.stuck), progress.tell())]
         await server.serve_until_stopped()
         stop.set()
-        health.cancel()
+        for task in side:
+            task.cancel()
 
 
 async def adopt(settings: PlaylistsSettings) -> None:

@@ -61,6 +61,7 @@ async def serve(settings: TrainerSettings) -> None:
         side = [
             tasks.create_task(_schedule(settings, archive)),
             tasks.create_task(server.health.follow(progress.stuck)),
+            tasks.create_task(progress.tell()),
         ]
         await server.serve_until_stopped()
         stop.set()

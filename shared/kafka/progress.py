@@ -1,10 +1,17 @@
 """Where a consumer is in each of its partitions: the marks that health, telemetry and lag are read from."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import structlog
+
 from shared.kafka.log import TopicPartition
+
+log = structlog.get_logger()
+
+WINDOW_S = 60.0
 
 
 @dataclass(slots=True)
@@ -51,3 +58,22 @@ class Progress:
     def silent_s(self, partition: TopicPartition) -> float:
         """Seconds since the partition's last progress."""
         return self.now() - self.marks[partition].progressed_at
+
+    def facts(self) -> dict[str, dict[str, int | float | None]]:
+        """The marks by "topic-partition", as they are logged."""
+        return {
+            f"{topic}-{number}": {
+                "fetched": marks.fetched,
+                "applied": marks.applied,
+                "stored": marks.stored,
+                "end": marks.end,
+                "silent_s": round(self.now() - marks.progressed_at, 1),
+            }
+            for (topic, number), marks in sorted(self.marks.items())
+        }
+
+    async def tell(self) -> None:
+        """Log the marks once a minute, until cancelled."""
+        while True:
+            await asyncio.sleep(WINDOW_S)
+            log.info("consumer.marks", partitions=self.facts(), stuck=sorted(map(str, self.stuck)))
