@@ -28,7 +28,7 @@ up: $(READY) ## run the whole system until Ctrl-C, with a token and lines to pas
 
 .PHONY: test
 test: $(READY) ## every test, on real Kafka and PostgreSQL
-	@mkdir -p build/tmp && TMPDIR=$(ROOT)/build/tmp python -m pytest
+	@mkdir -p build/tmp && TMPDIR=$(ROOT)/build/tmp python -m pytest -n 2 --dist loadgroup
 
 .PHONY: chaos
 chaos: $(READY) ## kill -9 every service and the broker, twice each, while 20,000 plays flow
