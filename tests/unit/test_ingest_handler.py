@@ -102,6 +102,7 @@ async def test_an_invalid_record_goes_whole_into_a_dead_letter_and_the_rest_goes
         (_event().SerializeToString(), b"aurora|not an id", "key_bad"),
         (_event().SerializeToString(), b"AURORA|u-1", "key_bad"),
     ],
+    ids=range(8),
 )
 async def test_each_kind_of_garbage_has_its_reason(value: bytes, key: bytes | None, reason: str) -> None:
     rig = Rig()
