@@ -98,6 +98,7 @@ class RealServers:
             self._started.set()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests share what they started, so one worker runs them; the end-to-end tests share one whole system."""
     for item in items:
