@@ -28,11 +28,11 @@ up: $(READY) ## run the whole system until Ctrl-C, with a token and lines to pas
 
 .PHONY: test
 test: $(READY) ## every test, on real Kafka and PostgreSQL
-	@mkdir -p build/tmp && TMPDIR=$(ROOT)/build/tmp python -m pytest -n 2 --dist loadgroup
+	@mkdir -p build/tmp && TMPDIR=$(ROOT)/build/tmp python -m pytest -n 2 --dist loadfile
 
 .PHONY: chaos
 chaos: $(READY) ## kill -9 every service and the broker, twice each, while 20,000 plays flow
-	@MEIRI_KILL_ROUNDS=2 python -m pytest tests/e2e/test_path_under_kills.py
+	@MEIRI_KILL_ROUNDS=2 python -m pytest tests/e2e/test_one_path.py
 
 .PHONY: check
 check: $(READY) ## linters, types, layers, contracts, generated code

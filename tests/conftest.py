@@ -98,14 +98,6 @@ class RealServers:
             self._started.set()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests share what they started, so one worker runs them; the end-to-end tests share one whole system."""
-    for item in items:
-        group = "e2e" if "system" in getattr(item, "fixturenames", ()) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def servers() -> Iterator[RealServers]:
     """Kafka and PostgreSQL of this test session (or those that KAFKA_BOOTSTRAP_SERVERS and DATABASE_URL name)."""
