@@ -33,7 +33,7 @@ _REQUEST_BYTES = 4 << 20  # what the topics allow (max.message.bytes)
 _CLOSE_S = 5.0
 
 
-class _Broken(Exception):  # noqa: N818 - the producer's state, never seen outside
+class _Broken(Exception):
     """This producer cannot go on (a gap in its sequence, fenced, dead inside): make a new one and send again."""
 
 

@@ -22,7 +22,7 @@ _AT_MOST_S = 5.0
 T = TypeVar("T")
 
 
-class Halted(Exception):  # noqa: N818 - not an error: the partition is being given back
+class Halted(Exception):
     pass
 
 

@@ -35,7 +35,7 @@ from tests.integration.running import eventually
 NOON = datetime(2032, 6, 15, 12, 0, tzinfo=UTC)
 
 
-class Died(Exception):  # noqa: N818 - not an error of ours
+class Died(Exception):
     """The process is gone."""
 
 

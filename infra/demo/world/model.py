@@ -17,7 +17,7 @@ EventIds = npt.NDArray[np.uint8]
 DAY_MS = 86_400_000
 
 
-class WorldUnavailable(ValueError):  # noqa: N818 (named after the state, as the shared errors are)
+class WorldUnavailable(ValueError):
     """The data of a world cannot be read; the message is one sentence that says what to do."""
 
 
